@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
+from penstock.observe.reports import joined
 from penstock.observe.sketch import quantiles, since
 
 Report: TypeAlias = Mapping[str, Any]
@@ -44,20 +45,21 @@ def point(before: Report, now: Report, seconds: float) -> Point:
         now: the later one.
         seconds: between them.
     """
-    graphs = {(each["name"], each["version"]): each for each in before["graphs"]}
-    ops = {op["name"]: op for each in before["graphs"] for op in each["ops"]}
-    found = ((op["name"], _of_op(ops.get(op["name"]), op, seconds)) for op in _ops(now))
+    earlier, later = joined(before["graphs"]), joined(now["graphs"])
+    graphs = {(each["name"], each["version"]): each for each in earlier}
+    ops = {op["name"]: op for op in _ops(earlier)}
+    found = ((op["name"], _of_op(ops.get(op["name"]), op, seconds)) for op in _ops(later))
     return {
         "graphs": {
             _key(each): _of_graph(graphs.get((each["name"], each["version"])), each, seconds)
-            for each in now["graphs"]
+            for each in later
         },
         "ops": {name: values for name, values in found if values is not None},
     }
 
 
-def _ops(report: Report) -> Iterable[Report]:
-    return (op for graph in report["graphs"] for op in graph["ops"])
+def _ops(graphs: Iterable[Report]) -> Iterable[Report]:
+    return (op for graph in graphs for op in graph["ops"])
 
 
 def _key(graph: Report) -> str:

@@ -49,6 +49,14 @@ def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     return summed
 
 
+def joined(graphs: Sequence[Report]) -> Sequence[Report]:
+    """An engine's graphs, with those of the same name and version as one: a version whose content
+    is replaced is reported twice, and what both share is in the first one only.
+    """
+    keys = {(each["name"], each["version"]) for each in graphs}
+    return graphs if len(keys) == len(graphs) else _sum_named([*graphs], _NOTHING)
+
+
 def with_ended(ended: Report | None, last: Report | None) -> Report:
     """The counters of ended engines, those of another one included.
 

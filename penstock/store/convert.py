@@ -287,7 +287,7 @@ def _write_as(to: str, source: Path, found: str, staged: Path) -> None:
         import openvino
     except ImportError as error:
         raise ModelError(
-            "OpenVINO converts this model, and is not installed: pip install openvino"
+            "OpenVINO converts this model, and is missing: install 'penstock-serving[openvino]'"
         ) from error
     file = paddle_files(source).program if found == "paddle" else _onnx_file(source)
     try:

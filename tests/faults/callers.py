@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,8 +88,13 @@ class Use:
 
 
 def _descriptors(process: psutil.Process) -> int:
-    """The number of its descriptors, but for those of connections, which come and go."""
-    return process.num_fds() - sum(bool(each.raddr) for each in process.net_connections("inet"))
+    """The number of its descriptors, but for those of connections, which come and go.
+
+    A connection that is closed meanwhile is counted, one that is accepted meanwhile is not: the
+    least of several counts is the right one.
+    """
+    descriptors = {int(each) for each in os.listdir(f"/proc/{process.pid}/fd")}
+    return len(descriptors - {x.fd for x in process.net_connections("inet") if x.raddr})
 
 
 def use_of(server: ServiceProcess, cache: Path | None = None) -> Use:

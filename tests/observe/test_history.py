@@ -115,6 +115,21 @@ def test_a_version_that_came_again_began_at_zero() -> None:
     assert (graph["rate"], of_op["rate"], of_op["busy"]) == ([1.0], [1.0], [0.5])
 
 
+def test_a_version_whose_content_is_replaced_is_one() -> None:
+    before = report(*[0.1] * 5, ops=(op("a", [1.0] * 5, [1.0] * 5),))
+    now = report(*[0.1] * 10, ops=(op("a", [1.0] * 10, [1.0] * 10),))
+    new = {"name": "a", "workers": 1, "waiting": 2, "batches": 0, "samples": 0, "timeouts": 0}
+    replacing = {"name": "g", "version": "1", "inside": 2, "ops": [new]}
+    both = {"graphs": [*now["graphs"], replacing]}
+    point_of_both = point(before, both, 5.0)
+    (graph,) = point_of_both["graphs"].values()
+    assert (graph["rate"], graph["inside"]) == (1.0, 3)
+    assert point_of_both["ops"]["a"]["workers"] == 3
+    assert point_of_both["ops"]["a"]["rate"] == 1.0
+    (graph,) = point(both, report(*[0.1] * 15), 5.0)["graphs"].values()
+    assert graph["rate"] == 1.0
+
+
 def test_only_newer_points_of_the_last_minutes_are_shown() -> None:
     idle = point(report(), report(), 5.0)
     found = shown((1, idle), (2, idle), (3, idle), after=2)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -221,7 +221,7 @@ def workers(server: ServiceProcess, version: str, name: str = "m") -> list[int]:
     return [each["pid"] for op in ops for each in op["loaded"] or () if each]
 
 
-def alive(pids: Sequence[int]) -> list[int]:
+def alive(pids: Iterable[int]) -> list[int]:
     """Those of the processes that have not ended."""
     return [each for each in pids if Path(f"/proc/{each}").exists()]
 

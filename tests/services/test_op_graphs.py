@@ -76,7 +76,8 @@ def test_ops_change_at_the_same_time_and_each_answer_is_whole(
                 seen.append(counted(server))
             callers.wait(1, 3)
             assert pids_of(server, "det") == detectors  # it is not opened again
-            until(lambda: not alive(recognisers))
+            old = {*recognisers}
+            until(lambda: not (alive(old) or old & {*pids_of(server, "rec")}))  # told a bit longer
             recognisers = pids_of(server, "rec")
             add(repository, "det", 5)
             callers.wait(5, 3)

@@ -20,6 +20,7 @@ _FIRST_PAUSE: Final = 0.5  # seconds between two starts of the process, after on
 _LONGEST_PAUSE: Final = 10.0
 _END_TIMEOUT: Final = 10.0
 """Seconds for the process to end with its cluster; then it is killed, and the cluster with it."""
+_CLOSED: Final = 2.0  # seconds for the process to end when it has closed its socket
 _LINE_BYTES: Final = 1 << 20
 
 COMMAND: Final = (sys.executable, "-P", "-m", "penstock.executors.ray.holder")
@@ -148,9 +149,13 @@ class _Process:
         assert self._process is not None
         assert self._writer is not None
         self._writer.close()
-        with suppress(ProcessLookupError):
-            if not was_over:
-                self._process.kill()  # it has ended, or closed its socket
+        # It has ended, or closed its socket. To kill an ended one would lose its status.
+        try:
+            async with asyncio.timeout(None if was_over else _CLOSED):
+                await self._process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
         code = await self._process.wait()
         how = f"the process that talks to {self._label} ended: status {code}"
         if not was_over:
