@@ -223,6 +223,8 @@ lock: $(READY) ## pin the newest versions of everything
 	$(LOCK) --extra docs -c requirements/dev.txt -o requirements/docs.txt
 	$(LOCK) --extra dist -c requirements/dev.txt -o requirements/dist.txt
 	$(LOCK) --extra demo -c requirements/dev.txt -o requirements/demo.txt
+	echo 's3fs>=2025.3' | $(LOCK) - --extra onnx --extra images --extra repository -c requirements/dev.txt \
+		-o requirements/image.txt
 	echo numpy==1.26.4 | $(BIN)/uv pip compile --quiet - --python-version 3.11 --no-header --no-annotate \
 		--generate-hashes -o requirements/numpy1.txt
 	$(LOCK) --extra paddle --extra torch --extra openvino --torch-backend cpu \

@@ -361,7 +361,7 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Check configuration, graph and hooks; models only with --open."""
+    """Check configuration, graph and hooks; --open: models too."""
     from penstock.service.script import run_file
 
     with _errors_end_the_command():
@@ -592,7 +592,7 @@ def status(
     ca_file: CaFile = None,
     token: Token = None,
 ) -> None:
-    """Print the status of a running service, summed over its engines."""
+    """Print the status of a running service, of all its engines."""
     from penstock.observe.status import ask_status, shown
 
     ask = partial(ask_status, address, ca_file=_text(ca_file), token=token)
@@ -966,6 +966,28 @@ def convert(
         shown = (f"{each.alias} {described_tensor(each.dtype, each.shape)}" for each in specs)
         typer.echo(f"  {side}  {', '.join(shown)}")
     typer.echo(f"  sha256 {made.manifest.digest}")
+
+
+@app.command(epilog=_examples("penstock containerize app.py", "podman build -t app ."))
+def containerize(
+    file: File,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="Of the image.  [default: that which runs this]"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+) -> None:
+    """Write a Containerfile and a .dockerignore for a project.
+
+    The project is the working directory. Its packages are those of requirements.txt, which must
+    name one version of each.
+    """
+    from penstock.service.containerize import containerize as write
+
+    version = python or "{}.{}".format(*sys.version_info)
+    with _errors_end_the_command():
+        files = write(file, Path(), version, replaces=force)
+    typer.echo(f"written: {', '.join(files)}")
 
 
 @app.command()

@@ -55,10 +55,10 @@ def test_help_shows_each_command_in_one_line() -> None:
     for done in (penstock("--help"), penstock()):
         lines = [line.strip() for line in done.output.splitlines()]
         assert "Serve graphs of machine-learning models over gRPC and HTTP." in lines
-        assert "run      Run a service until SIGTERM or Ctrl-C." in lines
-        assert "check    Check configuration, graph and hooks; models only with --open." in lines
-        assert "client   Send one request and print the reply as JSON." in lines
-        assert "version  Print the version." in lines
+        assert "run           Run a service until SIGTERM or Ctrl-C." in lines
+        assert "check         Check configuration, graph and hooks; --open: models too." in lines
+        assert "client        Send one request and print the reply as JSON." in lines
+        assert "version       Print the version." in lines
         assert all(len(line) <= 80 for line in lines)
 
 
@@ -71,7 +71,7 @@ def test_the_texts_of_the_commands_are_whole_in_a_terminal_of_80_columns() -> No
         check=True,
         env={**os.environ, "COLUMNS": "80"},
     )
-    assert "  plan     Predict throughput and latency" in done.stdout
+    assert "  plan          Predict throughput and latency" in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.documents import ROOT, blocks_of
+from tests.kit.containerfile import read
 from tests.peers.front import haproxy, nginx
 from tests.peers.programs import program
 from tests.service.scripts import PENSTOCK, fetch_as
@@ -71,19 +72,20 @@ def test_a_proxy_forwards_requests_with_the_documented_configuration(
         assert server.stop() == 0
 
 
-def test_the_documented_container_can_be_built(tmp_path: Path) -> None:
+def test_the_container_can_be_built(tmp_path: Path) -> None:
     builder = next((each for each in ("buildah", "podman", "docker") if shutil.which(each)), None)
     if builder is None or not _works(builder):
         pytest.skip("no builder of containers works here")
-    (tmp_path / "Containerfile").write_text(BLOCKS["Containerfile"])
-    (tmp_path / "app.py").write_text(APP)
+    for each in ("deploy/Containerfile", "requirements/image.txt", ".dockerignore"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / each, tmp_path / each)
     wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*wheel, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
-    base = BLOCKS["Containerfile"].split()[1]
+    subprocess.run([*wheel, "--wheel-dir", str(tmp_path / "dist"), str(ROOT)], check=True)
+    base = read((tmp_path / "deploy/Containerfile").read_text())[0].base
     pulled = subprocess.run([builder, "pull", base], capture_output=True, timeout=60, check=False)
     if pulled.returncode:
         pytest.skip(f"{base} cannot be had here")
-    command = [builder, "build", "-f", "Containerfile", "-t", "penstock-test", "."]
+    command = [builder, "build", "-f", "deploy/Containerfile", "-t", "penstock-test", "."]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
 
 
