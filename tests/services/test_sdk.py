@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -133,6 +134,46 @@ def test_no_idempotent_call_fails_when_a_replica_is_killed_under_load(
     assert failures == []
     assert replicas[False, cluster[0]] > 0
     assert replicas[True, cluster[1]] >= enough
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "oip",
+        pytest.param("http:oip", marks=pytest.mark.long),
+        pytest.param("baidu_std", marks=pytest.mark.long),
+    ],
+)
+def test_no_call_fails_when_a_replica_is_drained_under_load(tmp_path: Path, protocol: str) -> None:
+    model = scale(tmp_path / "two.onnx", 2.0)
+    with serving(model, model) as services:
+        ports = [each.rpc_port if protocol == "oip" else each.http_port for each in services]
+        cluster = [f"127.0.0.1:{port}" for port in ports]
+        many, draining, enough = threading.Semaphore(0), threading.Event(), 300
+        replicas: Counter[tuple[bool, str]] = Counter()
+        # Not idempotent: only calls that the server has refused are sent again.
+        with Endpoint("two", [Variant("v", cluster)], protocol=protocol, model="two") as made:
+
+            def call(_: int) -> None:
+                limit = time.monotonic() + SECONDS
+                while replicas[True, cluster[1]] < enough:
+                    assert time.monotonic() < limit
+                    found = made.predict(FEED, timeout=SECONDS)
+                    assert found.outputs["y"].tolist() == [[2, 4, 6]]
+                    replicas[draining.is_set(), found.replica] += 1
+                    if found.replica == cluster[0]:
+                        many.release()
+
+            with ThreadPoolExecutor(8) as pool:
+                calls = [pool.submit(call, at) for at in range(8)]
+                for _ in range(enough):
+                    assert many.acquire(timeout=SECONDS)
+                services[0].send_signal(signal.SIGTERM)
+                draining.set()
+                for each in calls:
+                    each.result(SECONDS)
+            assert services[0].wait_exit() == 0
 
 
 @pytest.mark.real
