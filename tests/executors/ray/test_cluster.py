@@ -36,3 +36,10 @@ def test_a_cluster_of_several_nodes() -> None:
 @pytest.mark.timeout(900)
 def test_a_head_that_is_lost_and_a_node_that_is_stopped() -> None:
     run_inside(HERE / "inside_head.py", timeout=900.0)
+
+
+@pytest.mark.faults
+@pytest.mark.long
+@pytest.mark.timeout(2000)
+def test_thirty_kills_of_workers_actors_nodes_and_the_head() -> None:
+    run_inside(HERE / "inside_storm.py", timeout=2000.0)
