@@ -29,7 +29,7 @@ ALONE   = $$(grep -rlE --include='test_*.py' --exclude-dir=examples 'pytest\.mar
 # or two; where an index is known to pip only, as by its configuration, pip does it.
 install = $(BIN)/uv pip install --quiet --python $(1) --no-deps --require-hashes -r $(2) || $(1) $(PIP) $(2)
 
-.PHONY: help setup setup-dev setup-runtimes demo docs dist test test-pythons check fmt test-real test-faults swaps reloads test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench pictures plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo docs dist test test-pythons check fmt test-real test-faults swaps reloads rolling test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench pictures plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -115,6 +115,10 @@ swaps: $(READY) ## change a model 100 times under load, half of the versions bro
 
 reloads: $(READY) ## reload a changed program 20 times under load, every other one broken, in all forms (an hour)
 	$(BIN)/python -m tests.faults.reloads
+
+rolling: $(READY) ## restart three replicas behind nginx and haproxy, under load (four minutes)
+	$(BIN)/python -m tests.faults.rolling --proxy nginx
+	$(BIN)/python -m tests.faults.rolling --proxy haproxy
 
 test-runtimes: $(RUNTIMES) ## models in the form of every library (about a minute)
 	$(BIN)/python -m pytest $(PAIRS) tests/runtimes

@@ -50,6 +50,7 @@ class ProtocolDetection(Connection):
             return
         shared.counters.accepted += 1
         shared.connections.add(self)
+        shared.silent.add(self)
         notify = shared.instruments.connection_opened
         if notify is not None:
             notify(self.peer.address, monotonic())
@@ -91,6 +92,7 @@ class ProtocolDetection(Connection):
         session.quota, self.quota = self.quota, None
         session._peer = self._peer
         session.start(data)
+        self.shared.heard(self)
         if self.shared.leaving and not session.closing:
             session.refuse_partial()
             session.leave()

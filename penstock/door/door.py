@@ -186,6 +186,29 @@ class Door:
                 one.close()
         self._listeners.clear()
 
+    async def end_accepting(self, timeout: float) -> None:
+        """Stop accepting, if no other process accepts on these sockets, now or later.
+
+        Connections in the backlog are accepted. Returns when the client of each connection has sent
+        something, but soon in any case: a proxy that has connected has a request.
+
+        Args:
+            timeout: seconds.
+        """
+        if not self._listeners:
+            return
+        shared = self._shared
+        await accept_backlog([listener for _, listener in self._listeners], timeout)
+        self.stop_accepting()
+        heard = asyncio.Event()
+        shared.on_all_heard = heard.set
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_FIRST_BYTES_TIMEOUT, timeout)):
+                for one in self._stopped:
+                    await one.wait_closed()
+                if shared.silent:
+                    await heard.wait()
+
     async def close(self, timeout: float, *, for_good: bool = False) -> None:
         """Stop accepting, refuse incomplete requests, let the others finish, close.
 

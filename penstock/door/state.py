@@ -124,7 +124,9 @@ class DoorState:
         leaving: requests that are incomplete when they begin are refused.
         on_empty: called when the last connection has ended.
         on_all_acknowledged: called when ``unacknowledged`` becomes empty.
+        on_all_heard: called when ``silent`` becomes empty.
         polling_wanted: ``start_polling`` was called in this turn; further calls have no effect.
+        silent: connections whose clients have sent nothing yet.
         unacknowledged: connections whose clients have not acknowledged that the door drains.
     """
 
@@ -158,7 +160,9 @@ class DoorState:
         self.leaving = False
         self.on_empty: Callable[[], None] | None = None
         self.on_all_acknowledged: Callable[[], None] | None = None
+        self.on_all_heard: Callable[[], None] | None = None
         self.unacknowledged: set[Member] = set()
+        self.silent: set[Member] = set()
         self._set_date()
         self.instruments = instruments
         self._unlogged_refusals = 0
@@ -285,9 +289,17 @@ class DoorState:
             if not self.unacknowledged and self.on_all_acknowledged is not None:
                 self.on_all_acknowledged()
 
+    def heard(self, connection: Member) -> None:
+        """The client has sent something, or has left."""
+        if connection in self.silent:
+            self.silent.remove(connection)
+            if not self.silent and self.on_all_heard is not None:
+                self.on_all_heard()
+
     def leave(self, connection: Member) -> None:
         """Remove a connection that has ended."""
         self.acknowledge_drain(connection)
+        self.heard(connection)
         notify = self.instruments.connection_closed
         if notify is not None and connection in self.connections:
             notify(connection.peer.address, monotonic())

@@ -4,11 +4,12 @@ Start: start the workers, run the examples, listen. With a supervisor, the engin
 connections when all of them are ready, and each until another process replaces it.
 
 Stop: readiness becomes false, and requests are still accepted for ``drain_delay``; those that
-HTTP/2 clients sent before they received GOAWAY are accepted in any case. Then new requests are
-refused, admitted ones finish, their answers are sent, the ports are closed and the workers ended. A
-second signal ends every wait of the stop. After ``drain_delay`` a stop takes at most
-``drain_timeout``, but at least a second, whatever clients and user code do. The one exception is a
-coroutine that catches its cancellation and continues: it blocks the loop, and so the process.
+HTTP/2 clients sent before they received GOAWAY are accepted in any case. Then no connection is
+accepted any more, further requests on open ones are refused, admitted ones finish, their answers
+are sent, and the workers are ended. A second signal ends every wait of the stop. After
+``drain_delay`` a stop takes at most ``drain_timeout``, but at least a second, whatever clients and
+user code do. The one exception is a coroutine that catches its cancellation and continues: it
+blocks the loop, and so the process.
 """
 
 from __future__ import annotations
@@ -340,6 +341,10 @@ class EngineLifecycle:
             # Still accepting, so that load balancers have time to remove this service.
             await _first(asyncio.sleep(self._config.drain_delay), self._hurry.wait())
         end = loop.time() + allowed
+        if self._is_the_end:
+            # Proxies send their next requests to another replica when they cannot connect to this
+            # one; an answer that refuses a call they pass on.
+            await _first(door.end_accepting(allowed / 10), self._hurry.wait())
         await _first(door.drain_acknowledged(), self._hurry.wait(), timeout=allowed / 10)
         engine.drain(at_rest.set)
         door.refuse_partial()

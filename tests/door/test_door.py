@@ -343,6 +343,42 @@ def test_closing_waits_for_requests_in_flight_and_closes_idle_connections_at_onc
     assert site.statistics().cut == 0
 
 
+def test_a_door_that_accepts_no_more_serves_whom_it_has_accepted(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as quiet, connected(site.port) as late:
+        site.until(lambda seen: seen.open == 2)
+        site.call(site.door.drain)
+        quiet.send(request("/echo", b"before"))
+        assert quiet.reply().body == b"before"
+        # It waits for what a client that has connected is about to send.
+        ending = asyncio.run_coroutine_threadsafe(
+            site.door.end_accepting(TIMEOUT), site.echo_app.loop
+        )
+        until_refused(site.port)
+        late.send(request("/echo", b"after"))
+        assert late.reply().body == b"after"
+        ending.result(TIMEOUT)
+    site.run(site.door.end_accepting(TIMEOUT))  # again: nothing more to do
+
+
+def test_a_silent_client_does_not_delay_the_end_of_accepting(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as silent_client:
+        site.until(lambda seen: seen.open == 1)
+        site.run(site.door.end_accepting(TIMEOUT))
+        silent_client.send(request("/echo", b"later"))
+        assert silent_client.reply().body == b"later"
+
+
+def until_refused(port: int) -> None:
+    """Returns when no connection is accepted."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=0.05).close()
+        except (ConnectionRefusedError, TimeoutError):
+            return
+
+
 def test_refuse_partial_refuses_incomplete_requests_only(opened: Opened) -> None:
     site = opened()
     with (
