@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from math import ceil
+from typing import Any
 
 from penstock.client.call import Call
 from penstock.client.connection import CallProtocol
@@ -37,12 +39,47 @@ class Endpoints:
         protocol: CallProtocol = GRPC,
     ) -> None:
         """Connect nothing yet. The arguments are those of ``EndpointChannel``."""
-        self._channels = [
-            EndpointChannel(endpoint, loop, security, rounding, on_health, protocol)
-            for endpoint in endpoints
-        ]
+        self._loop = loop
+        self._make = partial(
+            EndpointChannel,
+            loop=loop,
+            security=security,
+            rounding=rounding,
+            on_health=on_health,
+            protocol=protocol,
+        )
+        self._channels = [self._make(endpoint) for endpoint in endpoints]
+        self._retired: set[EndpointChannel] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._turn = 0
         self.names = [str(endpoint) for endpoint in endpoints]
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task until ``close``."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def put(self, at: int, endpoint: Endpoint, named: Endpoint) -> None:
+        """Set the endpoint of an index, behind the last one or instead of one without calls.
+
+        ``named``: see ``EndpointChannel``.
+        """
+        channel = self._make(endpoint, named=named)
+        if at == len(self._channels):
+            self._channels.append(channel)
+            self.names.append(str(endpoint))
+        else:
+            self.retire(at)
+            self._channels[at] = channel
+            self.names[at] = str(endpoint)
+
+    def retire(self, at: int) -> None:
+        """Disconnect one endpoint, which has no calls."""
+        self._retired = {each for each in self._retired if each.connected}
+        self._channels[at].close()
+        self._retired.add(self._channels[at])
 
     def start(self, call: Call) -> None:
         """Send a call, now or when a connection has a free stream."""
@@ -76,9 +113,14 @@ class Endpoints:
 
     def close(self) -> None:
         """Disconnect; calls end with CANCELLED. Closing twice is allowed."""
+        for task in self._tasks:
+            task.cancel()
         for channel in self._channels:
             channel.close()
 
     async def closed(self) -> None:
         """After ``close``, wait until all their tasks have ended."""
-        await asyncio.gather(*(channel.closed() for channel in self._channels))
+        ended = (channel.closed() for channel in {*self._channels, *self._retired})
+        await asyncio.gather(*ended)
+        if self._tasks:
+            await asyncio.wait(self._tasks)

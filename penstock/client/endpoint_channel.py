@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import random
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.grpc import GRPC
 from penstock.client.health import FIRST_PAUSE, Backoff, Health, State
+from penstock.client.names import lookup
 from penstock.client.tls import Security
 from penstock.protocols.status import GrpcCode
 
@@ -66,6 +66,7 @@ class EndpointChannel(Owner):
         rounding: Callable[[float], int] = ceil,
         on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
+        named: Endpoint | None = None,
     ) -> None:
         """Connect nothing yet; the loop need not be running.
 
@@ -78,12 +79,16 @@ class EndpointChannel(Owner):
             on_health: called with the problem when the endpoint stops working, and with None when
                 it works again.
             protocol: the protocol of the endpoint.
+            named: the name for requests and certificates, if the endpoint is one of its addresses.
         """
         self._endpoint = endpoint
         self._loop = loop
         self._security = security
         self.is_secure = security is not None
-        self.authority = (security.server_name if security is not None else None) or str(endpoint)
+        self.authority = (security.server_name if security is not None else None) or str(
+            named or endpoint
+        )
+        self._host = (named or endpoint).host
         self._rounding = rounding
         self._backoff = Backoff(FIRST_PAUSE)
         self._health = Health()
@@ -130,6 +135,11 @@ class EndpointChannel(Owner):
             await asyncio.wait(ends, timeout=_CLOSE_SECONDS)
             for connection in list(self._connections):
                 connection.abort()
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has connections, or makes one."""
+        return bool(self._connections) or self._connecting is not None
 
     def state(self, now: float) -> State:
         """Return the endpoint's state at ``now``."""
@@ -234,13 +244,7 @@ class EndpointChannel(Owner):
         except ValueError:
             pass
         async with asyncio.timeout(self._connect_seconds):
-            found = await self._resolve(host, self._endpoint.port)
-        return list(dict.fromkeys(str(address[4][0]) for address in found))
-
-    async def _resolve(self, host: str, port: int) -> list[Any]:
-        return await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-        )
+            return await lookup(self._loop, host, self._endpoint.port)
 
     async def _connect_to(self, host: str) -> Connection:
         """Connect; if the server is being replaced, connect again, to its successor.
@@ -288,7 +292,7 @@ class EndpointChannel(Owner):
         if self._security is not None:
             tls = {
                 "ssl": self._security.context,
-                "server_hostname": self._security.server_name or self._endpoint.host,
+                "server_hostname": self._security.server_name or self._host,
                 "ssl_shutdown_timeout": _CLOSE_SECONDS,
             }
         await self._loop.create_connection(lambda: protocol, host, self._endpoint.port, **tls)

@@ -94,6 +94,10 @@ class Outliers:
         self._records = [_Record() for _ in range(count)]
         self._turns_at = 0.0
 
+    def put(self, replica: int) -> None:
+        """Another server has this index, behind the last one or instead of one."""
+        self._records[replica : replica + 1] = [_Record()]
+
     def is_out(self, replica: int, now: float) -> bool:
         """Whether a replica is tried last: it is ejected, and may not be tried again."""
         record = self._records[replica]

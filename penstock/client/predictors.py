@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.endpoints import Endpoint, parse_endpoints
+from penstock.client.names import SCHEME
 from penstock.client.routing import STRATEGIES
 from penstock.errors import ModelError
 from penstock.protocols import text_form
@@ -94,10 +95,17 @@ class VariantConf:
 
 
 class Replica(NamedTuple):
-    """A server of a variant; ``tags`` are those behind its address, by name."""
+    """A server of a variant.
+
+    Attributes:
+        endpoint: its address.
+        tags: those behind its address, by name.
+        named: each address of its name is a server.
+    """
 
     endpoint: Endpoint
     tags: dict[str, str]
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +153,8 @@ class Predictors:
 
 
 def parse_replicas(cluster: object) -> list[Replica]:
-    """Read ``host:port`` texts, each with tags ``name:value`` behind it if its variant is split.
+    """Read ``host:port`` texts, each with tags ``name:value`` behind it if its variant is split, or
+    ``dns:///`` before it if it is the name of several servers.
 
     Raises:
         TypeError: not a list of texts.
@@ -159,8 +168,11 @@ def parse_replicas(cluster: object) -> list[Replica]:
         pairs = [each.partition(":") for each in tags.replace(",", " ").split()]
         if not all(name and colon for name, colon, _ in pairs):
             raise ValueError(f"tags of a server are name:value, got {text!r}")
-        (endpoint,) = parse_endpoints([where])
-        found.append(Replica(endpoint, {name: value for name, _, value in pairs}))
+        named = where.startswith(SCHEME)
+        (endpoint,) = parse_endpoints([where.removeprefix(SCHEME)])
+        if named and pairs:
+            raise ValueError(f"a name of several servers has no tags, got {text!r}")
+        found.append(Replica(endpoint, {name: value for name, _, value in pairs}, named))
     if not found:
         raise ValueError("a cluster needs at least one host:port")
     return found

@@ -5,10 +5,10 @@ Use on the loop's thread only. The decisions are in ``routing``.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from penstock.client.balancer import Endpoints
 from penstock.client.call import Call, Outcome, failure
 from penstock.client.codecs import failure_of
+from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.health import State
+from penstock.client.names import AGAIN, changes, lookup
 from penstock.client.outliers import Outliers, Verdict, verdict_of
 from penstock.client.routing import Attempts, HedgeBudget, Load, choose
 from penstock.protocols.status import GrpcCode
@@ -51,14 +53,16 @@ class Replicas:
         loop: their loop.
         strategy: a value of ``routing.STRATEGIES``.
         budget: of backup requests.
+        named: those that are names of several servers, by their indices.
     """
 
     def __init__(
         self,
         endpoints: Endpoints,
-        loop: AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop,
         strategy: str,
         budget: HedgeBudget,
+        named: Mapping[int, Endpoint] | None = None,
     ) -> None:
         self.endpoints = endpoints
         self.loop = loop
@@ -67,11 +71,20 @@ class Replicas:
         self.active: set[RoutedCall] = set()
         self.budget = budget
         self.outliers = Outliers(len(self.names))
+        self.gone: set[int] = set()
         self._strategy = strategy
         self._turn = 0
+        self._named = dict(named or {})
+        self._at: dict[tuple[int, str], int] = {}
+        self._next_lookup = 0.0
+        self._looking: asyncio.Task[None] | None = None
 
     def choose(self, without: Collection[int], key: str | None, now: float) -> int | None:
         """Choose a replica for a call; None if there is no other."""
+        if self._named and now >= self._next_lookup and self._looking is None:
+            self._looking = self.endpoints.run(self._look_up())
+        if self.gone:
+            without = {*without, *self.gone}
         states = [
             State.OUT if self.outliers.is_out(at, now) else state
             for at, state in enumerate(self.endpoints.states(now))
@@ -86,6 +99,45 @@ class Replicas:
         """End all calls: the client is closed."""
         for each in list(self.active):
             each.cancel(failure(GrpcCode.CANCELLED, "the client was closed"))
+
+    def left(self, at: int) -> None:
+        """A call to a replica has ended."""
+        self.in_flight[at] -= 1
+        if at in self.gone and not self.in_flight[at]:
+            self.endpoints.retire(at)
+
+    async def _look_up(self) -> None:
+        """Look the names up, and follow what has changed. If that fails, all stays as it is."""
+        try:
+            for entry, endpoint in self._named.items():
+                try:
+                    async with asyncio.timeout(AGAIN):
+                        found = await lookup(self.loop, endpoint.host, endpoint.port)
+                except (OSError, UnicodeError):
+                    continue
+                if found:
+                    self._follow(entry, endpoint, found)
+        finally:
+            self._looking = None
+            self._next_lookup = time.monotonic() + AGAIN
+
+    def _follow(self, entry: int, named: Endpoint, found: Sequence[str]) -> None:
+        before = [address for of, address in self._at if of == entry]
+        come, gone = changes(before, found)
+        for address in come:
+            at = next((at for at in self.gone if not self.in_flight[at]), len(self.names))
+            self.endpoints.put(at, Endpoint(host=address, port=named.port), named)
+            self.outliers.put(at)
+            self.in_flight[at : at + 1] = [0]
+            self.gone.discard(at)
+            self._at[entry, address] = at
+        left = [self._at.pop((entry, address)) for address in gone]
+        if not before:
+            left.append(entry)  # the name itself, for the calls before it was looked up
+        for at in left:
+            self.gone.add(at)
+            if not self.in_flight[at]:
+                self.endpoints.retire(at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +194,7 @@ class RoutedCall:
         self._last = ""
         self._tried: set[int] = set()
         self._open: dict[Call, _Attempt] = {}
-        self._timers: list[TimerHandle] = []
+        self._timers: list[asyncio.TimerHandle] = []
         self._ended = False
         self._told: tuple[Exception, str] | None = None  # the last error of a server
         self._answered = 0  # the number of the attempt that was answered
@@ -155,7 +207,8 @@ class RoutedCall:
         replicas.active.add(self)
         replicas.budget.called()
         after = self._sent.hedge_after
-        if after is not None and len(replicas.names) - len(self._sent.without) > 1:
+        without = self._sent.without | replicas.gone
+        if after is not None and len(replicas.names) - len(without) > 1:
             self._timers.append(replicas.loop.call_later(after, self._hedge))
         self._send()
 
@@ -212,7 +265,7 @@ class RoutedCall:
         attempt = self._open.pop(call)
         replicas = self._replicas
         name = replicas.names[attempt.at]
-        replicas.in_flight[attempt.at] -= 1
+        replicas.left(attempt.at)
         value: Any = None
         error: Exception | None = None
         if isinstance(outcome, CallFailed):
@@ -250,8 +303,9 @@ class RoutedCall:
             return
         if self._open and self._attempts.repeatable(failed):
             return  # the other one may succeed
-        left = range(len(self._replicas.names))
-        others = any(at not in self._tried | self._sent.without for at in left)
+        replicas = self._replicas
+        asked = self._tried | self._sent.without | replicas.gone
+        others = any(at not in asked for at in range(len(replicas.names)))
         pause = self._attempts.pause_after(failed, time.monotonic(), _chance(), others=others)
         if failed.sent:
             self._told = error, replica

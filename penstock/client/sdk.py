@@ -47,6 +47,7 @@ from penstock.client.codecs import (
     garbage,
 )
 from penstock.client.connection import CallProtocol
+from penstock.client.endpoints import Endpoint as Address
 from penstock.client.endpoints import own_address
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.grpc import GRPC
@@ -125,6 +126,7 @@ class Variant:
     Attributes:
         tag: its name, unique in its endpoint.
         cluster: the servers, ``host:port`` each; with ``split``, tags ``name:value`` behind it.
+            ``dns:///name:port`` is all servers behind a name, which may come and go.
         variant_weight: its share of the calls, relative to the other variants; 0 for those calls
             only that name it.
         conf: how it is called; None: as the endpoint says.
@@ -141,10 +143,16 @@ class Variant:
 class _Replicas(Replicas):
     """The replicas of one variant, for threads."""
 
-    def __init__(self, channel: Channel, strategy: str, budget: HedgeBudget) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        strategy: str,
+        budget: HedgeBudget,
+        named: Mapping[int, Address],
+    ) -> None:
         self.channel = channel
         self.thread, endpoints = channel.opened()
-        super().__init__(endpoints, self.thread.loop, strategy, budget)
+        super().__init__(endpoints, self.thread.loop, strategy, budget, named)
 
 
 class AnswerFuture(Future[Answer[T]]):
@@ -686,6 +694,9 @@ class _Variant:
         self.takes_messages = conf.protocol not in HTTP_PROTOCOLS
         self._unknown = None if codecs.can_feed(conf.protocol) else codecs.service_name
         self._by_value = _by_value(given.split, [each.tags for each in cluster])
+        self._named = {at: each.endpoint for at, each in enumerate(cluster) if each.named}
+        if self._named and given.split is not None:
+            raise ValueError("its servers are divided by tags, which names of several have not")
         self._strategy = STRATEGIES[conf.load_balance_strategy]
         self._budget = budget
         self._channel = partial(
@@ -720,7 +731,9 @@ class _Variant:
         # and the other's connections are closed when its call has ended.
         found = self._open
         if found is None or not found.channel.is_ours():
-            found = self._open = _Replicas(self._channel(), self._strategy, self._budget)
+            found = self._open = _Replicas(
+                self._channel(), self._strategy, self._budget, self._named
+            )
         return found
 
     def close(self) -> None:

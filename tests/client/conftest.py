@@ -20,13 +20,18 @@ Answer = Callable[[bytes, grpc.ServicerContext], bytes]
 class Service(grpc.GenericRpcHandler):
     """A gRPC server that passes each request's bytes to ``answer`` and records them."""
 
-    def __init__(self, answer: Answer, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        credentials: grpc.ServerCredentials | None = None,
+        address: str = "127.0.0.1:0",
+    ) -> None:
         self.answer = answer
         self.received: queue.Queue[bytes] = queue.Queue()
         self.paths: set[str] = set()
         size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self._server = grpc.server(ThreadPoolExecutor(8), handlers=(self,), options=size)
-        address = "127.0.0.1:0"
+        self.host = address.rpartition(":")[0]
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
         else:
@@ -35,7 +40,7 @@ class Service(grpc.GenericRpcHandler):
 
     @property
     def endpoint(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         self.paths.add(details.method)

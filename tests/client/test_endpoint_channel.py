@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from math import ceil, floor
-from typing import Any
 
 import pytest
 
@@ -161,11 +160,11 @@ def test_the_addresses_of_a_name_are_tried_in_turn(
 ) -> None:
     resolved_hosts: list[str] = []
 
-    async def resolve(self: object, host: str, port: int) -> list[Any]:
+    async def resolve(loop: object, host: str, port: int) -> list[str]:
         resolved_hosts.append(host)
-        return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (3, 2, 1)]
+        return [f"127.0.0.{n}" for n in (3, 2, 1)]
 
-    monkeypatch.setattr(endpoint_channel.EndpointChannel, "_resolve", resolve)
+    monkeypatch.setattr(endpoint_channel, "lookup", resolve)
     port = server.endpoint.partition(":")[2]
     server.channel = Channel(parse_endpoints([f"several.example:{port}"]), None)
     pending = server.start()
