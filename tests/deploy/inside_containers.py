@@ -18,9 +18,11 @@ import psutil
 import pytest
 
 from tests.deploy.test_containerfile import CONTAINERFILE
+from tests.deploy.test_kubernetes import container as container_of
 from tests.kit import onnx_models
 from tests.kit.container import Builder, Image, Running
 from tests.kit.containerfile import read
+from tests.kit.kustomize import build
 from tests.service.scripts import fetch, until
 from tests.services.process import ROOT, direct
 
@@ -98,8 +100,13 @@ def check_the_model_server(image: Image, folder: Path, volumes: dict[str, Path])
     (models / "double/1").mkdir(parents=True)
     onnx_models.scale(models / "double/1/model.onnx", 2.0)
     assert image.ports == [8080]
-    with image.running(folder / "log", volumes={"/models": models, **volumes}) as container:
+    # What Kubernetes gives it, without the delay of a drain.
+    pod = container_of(build(ROOT / "deploy/kubernetes/base"))
+    given = {each["name"]: each["value"] for each in pod["env"]} | {"PENSTOCK_DRAIN_DELAY": "0"}
+    mounted = {"/models": models, **volumes}
+    with image.running(folder / "log", variables=given, volumes=mounted) as container:
         first = until_ready(container)
+        assert b"penstock_op_queue_length" in fetch("http://127.0.0.1:9090/metrics").body
         status = status_of(first)
         assert status["NSpid"].split()[-1] == "1"
         assert status["Uid"].split() == ["10001"] * 4
