@@ -11,7 +11,7 @@ DIST   := $(VENV)/.ready-dist
 NUMPY1 := $(VENV)/numpy1
 TRITON := benchmarks/triton/.venv
 PIP    := -m pip install --quiet --no-deps --require-hashes -r
-PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl prometheus
+PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl prometheus redis-server
 
 # Several tests at a time: those with real services wait more than they compute. Not where times are
 # measured (`alone`), and fewer where one test uses every core.

@@ -38,7 +38,8 @@
     │   │   │   └── WorkerBrokeProtocol   author of an external worker
     │   │   ├── NoProcess       op author: all worker processes die at the start
     │   │   ├── KillsWorkers    op author: workers die of this request; it is not run
-    │   │   └── Unreachable     operator: the server that an op calls did not answer
+    │   │   ├── Unreachable     operator: the server that an op calls did not answer
+    │   │   └── ValueLost       operator: the external store has lost a value between two ops
     │   ├── HookFailed          op author: a hook raised
     │   │   └── WrongCount      op author: a batch of n requests got another number of results
     │   ├── HttpError           the op itself: an error with its own HTTP status
@@ -422,6 +423,15 @@ class Unreachable(InferenceFailed):
     """
 
     code = "unreachable"
+
+
+class ValueLost(InferenceFailed):
+    """A value between two ops cannot be had from the external store.
+
+    A retry may succeed: the ops before it run again.
+    """
+
+    code = "value_lost"
 
 
 class HookFailed(RequestError):

@@ -68,6 +68,8 @@ class Sample:
         op: index of the op in the graph.
         piece: the index of this piece of a split sample; None for a whole one.
         queue_due: of a queue with a time limit, the bucket of times that has it; else unset.
+        store_key: in a worker elsewhere, the key under which its large outputs may be put into the
+            external store, None if they may not; unset without one.
         stream: where the pieces of its answer go, for an op whose answers come in pieces; else
             unset.
     """
@@ -92,6 +94,7 @@ class Sample:
         "rows",
         "shapes",
         "spare",
+        "store_key",
         "stream",
         "waiting",
     )
@@ -101,6 +104,7 @@ class Sample:
     elements: int
     queue_due: dict[Sample, None]
     shapes: Sequence[tuple[int, ...]]
+    store_key: str | None
     stream: Any
 
     def __init__(

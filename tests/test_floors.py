@@ -74,6 +74,7 @@ PURE = (
     "penstock.client.predictors",
     "penstock.client.routing",
     "penstock.door.polling",
+    "penstock.executors.external_store.rules",
     "penstock.executors.workers.restarts",
     "penstock.executors.transport",
     "penstock.bench.pieces",

@@ -31,6 +31,7 @@ from pydantic import (
 from penstock.batching.rows import FIRST
 from penstock.client.endpoints import parse_endpoints
 from penstock.errors import ConfigError
+from penstock.executors.external_store.rules import parse_address
 from penstock.executors.kinds import kind_named
 from penstock.executors.probing import PROBE_SECONDS
 from penstock.repository.policy import LATEST_WORD as LATEST
@@ -210,6 +211,11 @@ def _ray_address(value: str) -> str:
     return value
 
 
+def _store_url(value: str) -> str:
+    parse_address(value)
+    return value
+
+
 def _importable(value: str) -> str:
     module, _, name = value.partition(":")
     if not all(part.isidentifier() for part in module.split(".")) or not name.isidentifier():
@@ -365,13 +371,47 @@ class TracerConfig(Section):
     )
 
 
+class ExternalStoreConfig(Section):
+    """``dag.external_store_options``: how the external store is used."""
+
+    never_blank = frozenset({"password", "ca_file", "cert_file", "key_file"})
+
+    min_bytes: Count = Field(
+        default=1 << 20, description="Size from which on an array, or bytes, goes to the store."
+    )
+    timeout: Seconds = Field(
+        default=5.0,
+        description="Seconds within which the store must answer a command, which carries at most"
+        " 64 MiB.",
+    )
+    password: Text | None = Field(
+        default=None,
+        description="Where the password is, if it is not in the URL: a file, or `env:NAME`. Without"
+        " spaces.",
+    )
+    ca_file: Text | None = Field(
+        default=None,
+        description="PEM file of the authorities of the store's certificate (`rediss`); by default"
+        " those of the system.",
+    )
+    cert_file: Text | None = Field(
+        default=None, description="PEM file of our certificate, if the store asks for one."
+    )
+    key_file: Text | None = Field(
+        default=None, description="PEM file of its key, if `cert_file` does not contain it."
+    )
+
+
 class DagConfig(Section):
     """``dag``: keys of the whole graph."""
+
+    never_blank = frozenset({"external_store"})
+    secret = frozenset({"external_store"})
 
     retry: Count = Field(
         default=1,
         description="Attempts of the whole graph for one request, in all; repeated only after a"
-        " timeout, within the request's deadline.",
+        " timeout, or when the external store has lost a value, within the request's deadline.",
     )
     client_type: Literal["brpc", "grpc"] = Field(
         default="brpc", description="Accepted for old files; no effect. The key of each op counts."
@@ -403,6 +443,16 @@ class DagConfig(Section):
     prometheus_port: Port | None = Field(
         default=None,
         description="A further port that serves the metrics only, if `enable_prometheus` is true.",
+    )
+    external_store: Annotated[str, AfterValidator(_store_url)] | None = Field(
+        default=None,
+        repr=False,
+        description="A Redis or Valkey, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or"
+        " `rediss` with TLS, for large values between ops on other machines; see"
+        " [many-machines.md](many-machines.md#large-values-between-ops).",
+    )
+    external_store_options: ExternalStoreConfig = Field(
+        default=ExternalStoreConfig(), description="How the external store is used."
     )
 
 

@@ -133,6 +133,7 @@ class ServedGraph:
         stages: those of its ops, in the plan's order.
         own: those of them that were made for it.
         bounded: the stages with a limited queue.
+        kept_away: the indexes of ops whose large outputs may go to the external store.
         streams: whether its answers come in pieces.
         guarded: whether the engine must check more before it admits a request.
         watch: called with each admitted request and what is to be called with its answer; returns
@@ -174,6 +175,7 @@ class ServedGraph:
         self.bounded: list[Stage] = []
         self.guarded = True
         self.watch: Watch | None = None
+        self.kept_away: frozenset[int] = frozenset()
         self.streams = False
         self._declared = declared
         self.promise = promise

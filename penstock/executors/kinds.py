@@ -17,6 +17,7 @@ from penstock.errors import ConfigError
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.executor import Executor, OpSource
 from penstock.executors.external.executor import ExternalExecutor
+from penstock.executors.external_store.rules import StoreOptions
 from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
@@ -51,6 +52,7 @@ class ExecutorSpec:
         streams: whether the op's answers come in pieces.
         seats: the most requests that a worker runs at once, if the op has seats; else None.
         ray: the op's keys ``ray``.
+        store: the external store, if the op's large values may go there.
     """
 
     op: str
@@ -68,6 +70,7 @@ class ExecutorSpec:
     streams: bool = False
     seats: int | None = None
     ray: RayOptions = USUAL
+    store: StoreOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

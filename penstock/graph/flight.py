@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from penstock.errors import NotProvided, OpTimeout, RequestError
+from penstock.errors import NotProvided, OpTimeout, RequestError, ValueLost
 from penstock.graph.dag import REQUEST, Plan
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome
 
@@ -105,8 +105,10 @@ class Flight:
         return self._end(Outcome(None, joins.failure))
 
     def _end(self, outcome: Outcome) -> list[Put] | Outcome:
-        """End the flight, or repeat the graph if an op timed out and attempts are left."""
-        if isinstance(outcome.error, OpTimeout) and self.attempt < self.plan.attempts:
+        """End the flight, or repeat the graph if an op timed out, or a value between ops was lost,
+        and attempts are left.
+        """
+        if isinstance(outcome.error, (OpTimeout, ValueLost)) and self.attempt < self.plan.attempts:
             assert self._feed is not None
             self.attempt += 1
             self._joins = None

@@ -145,7 +145,7 @@ STATUS: dict[type[RequestError], Status] = {
     # Most often the library refuses the input's values: a retry would fail as well.
     errors.InferenceFailed: Status(_Code.CLIENT_ERROR, 500, GrpcCode.INTERNAL),
     **dict.fromkeys(
-        (errors.WorkerDied, errors.NoProcess, errors.Unreachable),
+        (errors.WorkerDied, errors.NoProcess, errors.Unreachable, errors.ValueLost),
         Status(
             _Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True, brpc=BrpcCode.EINTERNAL
         ),

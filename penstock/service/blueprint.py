@@ -46,6 +46,7 @@ from penstock.repository.served import (
 from penstock.runtimes.cpus import usable_cpus
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
+from penstock.service.external_store import problems_of_store, store_warning
 from penstock.service.graph import Graph, graph_of
 from penstock.service.instruments import imported, named_instruments, originals
 from penstock.service.models import on_this_machine, problems_of_model
@@ -458,6 +459,7 @@ def draw_blueprint(
             if versioned
             else problems_of_model(op, resolved, loaded)
         )
+    problems.extend(loaded.place(each) for each in problems_of_store(config))
     instruments = [*instruments, *named_instruments(config, problems)]
     applications = [*applications, *imported("applications", config, problems)]
     if problems:
@@ -467,6 +469,7 @@ def draw_blueprint(
         *loaded.warnings,
         *advice(config.most_running, options),
         *config_warnings(graph, options, config),
+        *store_warning(graph.plan, options, config),
         *fallbacks,
     ]
     return Blueprint(

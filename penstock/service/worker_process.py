@@ -27,6 +27,7 @@ from penstock.service.batches import batched, batching_of, sized
 from penstock.service.blueprint import Blueprint, Deployment
 from penstock.service.bound_ops import init, prepare
 from penstock.service.door import most_in_flight
+from penstock.service.external_store import store_options
 from penstock.service.models import OPENING, card_of, open_model
 from penstock.service.priority import in_background
 from penstock.service.signatures import model_report
@@ -112,6 +113,11 @@ def _serve(child: Child, deployment: Deployment, source: OpSource, index: int) -
         padding = None if options.joining is None else options.joining.padding
         bound.run_by(batched(options, Batching.of_plain(plain, padding)))
 
+    store = store_options(blueprint.config, blueprint.name)
+    if store is not None and options.executor.elsewhere:
+        from penstock.executors.external_store.worker import WorkerStore
+
+        child.use_store(WorkerStore(store, op))
     child.serve(bound, blueprint.outside_reader(at), decided)
     bound.close()
     return 0

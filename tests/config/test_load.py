@@ -131,7 +131,7 @@ def test_a_blank_key_that_requires_a_value_is_refused(place: tuple[str, ...], ke
         (
             {"timeout": 1},
             "timeout: is not a known key; timeout belongs under queue or queue.levels.<name>"
-            " or op.<name>",
+            " or dag.external_store_options or op.<name>",
         ),
         (
             {"op": {"a": {"host": 1}}},

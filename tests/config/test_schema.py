@@ -15,6 +15,7 @@ from penstock.config.schema import (
     CorsConfig,
     DagConfig,
     DoorConfig,
+    ExternalStoreConfig,
     LocalServiceConfig,
     OpConfig,
     PadConfig,
@@ -160,6 +161,16 @@ DAG = [
     ("channel_recv_frist_arrive", True, True, 1, NO_RANGE),
     ("enable_prometheus", False, False, "no", NO_RANGE),
     ("prometheus_port", 19393, 19393, "19393", 1),
+    ("external_store", "redis://h", "redis://h", 1, "h:6379"),
+    ("external_store_options", {}, ExternalStoreConfig(), "redis", NO_RANGE),
+]
+EXTERNAL_STORE = [
+    ("min_bytes", 1, 1, 0.5, 0),
+    ("timeout", 2, 2.0, "2", 0),
+    ("password", "env:P", "env:P", 1, ""),
+    ("ca_file", "ca.pem", "ca.pem", 1, ""),
+    ("cert_file", "cert.pem", "cert.pem", 1, ""),
+    ("key_file", "key.pem", "key.pem", 1, ""),
 ]
 TRACER = [("interval_s", -1, None, 1.5, 1 << 31)]
 OP = [
@@ -267,6 +278,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (UiConfig, ("ui",), UI),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),
+    (ExternalStoreConfig, ("dag", "external_store_options"), EXTERNAL_STORE),
     (OpConfig, ("op", "uci"), OP),
     (LocalServiceConfig, ("op", "uci", "local_service_conf"), LOCAL),
     (PadConfig, ("op", "uci", "pad"), PAD),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import HookFailed, OpTimeout
+from penstock.errors import HookFailed, OpTimeout, RequestError, ValueLost
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.graph.flight import Flight, Put
 from penstock.request import Outcome
@@ -104,14 +104,17 @@ def test_each_consumer_gets_its_own_copy_of_a_dict() -> None:
     assert second["@DAGExecutor"]["x"] == 1
 
 
-def test_a_graph_that_timed_out_is_retried_with_the_original_feed() -> None:
+@pytest.mark.parametrize("error", [OpTimeout("slow"), ValueLost("gone")])
+def test_a_graph_that_timed_out_or_lost_a_value_is_retried_with_the_original_feed(
+    error: RequestError,
+) -> None:
     plan = plan_of({"a": ["@"]}, "a", attempts=2)
     flight = Flight(plan)
     [(_, inputs)] = flight.begin({"x": 1})
     inputs["@DAGExecutor"]["x"] = "edited in place"
-    again = flight.arrived(0, Outcome(None, OpTimeout("slow")))
+    again = flight.arrived(0, Outcome(None, error))
     assert again == [(0, {"@DAGExecutor": {"x": 1}})]
-    end = flight.arrived(0, Outcome(None, OpTimeout("slow")))
+    end = flight.arrived(0, Outcome(None, error))
     assert isinstance(end, Outcome)
     assert flight.ended
 

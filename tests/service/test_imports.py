@@ -12,6 +12,9 @@ from tests.services.process import running
 pytestmark = pytest.mark.real
 
 UNUSED = (
+    "penstock.executors.external_store.engine",
+    "penstock.executors.external_store.redis_store",
+    "penstock.executors.external_store.worker",
     "penstock.executors.ray.executor",
     "penstock.executors.ray.link",
     "penstock.repository.comparison",

@@ -13,20 +13,23 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.executors.elsewhere.listener import Connected, Listener
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.executor import Finished, Work
 from penstock.executors.kinds import ExecutorSpec
-from penstock.executors.transport.frames import Frame, Kind, header
+from penstock.executors.transport.frames import Frame, FrameError, Kind, header
 from penstock.executors.transport.marshalling import batches_out
-from penstock.executors.transport.values import encode
+from penstock.executors.transport.values import Decoder, Stored, encode
 from penstock.executors.workers.channel import Channel
 from penstock.executors.workers.pool import NoWorkerError, WorkerPool
 from penstock.executors.workers.worker import ANSWER_BYTES, Worker
-from penstock.request import Batch
+from penstock.request import Batch, Sample
+
+if TYPE_CHECKING:
+    from penstock.executors.external_store.engine import EngineStore
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ class ElsewhereWorker(Worker):
         connected: a future of its connection.
         decides: whether it decides how requests are batched, and reports it.
         cut_off: called when its connection has ended: it ends, or is ended, itself.
+        store: the external store, if its large values may go there.
     """
 
     has_own_clock = True
@@ -78,12 +82,19 @@ class ElsewhereWorker(Worker):
         decides: bool,
         done: Callable[[Any, Work, Finished], None],
         cut_off: Callable[[Any], None],
+        store: EngineStore | None = None,
     ) -> None:
         exit_ = loop.create_task(_end_of(started))
         super().__init__(op, index, started.where, exit_, loop, hang_limit=hang_limit, done=done)
         self._started = started
         self._cut_off = cut_off
         self._is_stopping = False
+        self._store = store
+        # The samples of the last hand-over by the keys of their outputs; None once a key is sure to
+        # be deleted.
+        self._issued: dict[str, Sample | None] = {}
+        if store is not None:
+            self._decoder = Decoder(stored=self._check_stored)
         self._channel = Channel(
             loop, self._frame_received, self._cut, self._link_ended, ANSWER_BYTES
         )
@@ -121,12 +132,42 @@ class ElsewhereWorker(Worker):
             self._channel.attach(connected.result())
 
     def _send(self, batches: list[Batch]) -> None:
-        value = batches_out([batch.samples for batch in batches], time.monotonic())
+        keys = None if self._store is None else self._keys(self._store, batches)
+        value = batches_out([batch.samples for batch in batches], time.monotonic(), keys)
         body = encode([*value, 0], blobs=False)
         head = header(Kind.RUN, self._first, sum(map(len, body)))
         self._in_flight.extend(batches)
         self._channel.send([head, *body])
         self._begin(self._first)  # it may have, and nothing shows whether
+
+    def _keys(self, store: EngineStore, batches: list[Batch]) -> list[str | None]:
+        """Under which keys the worker may put large outputs into the store."""
+        samples = [sample for batch in batches for sample in batch.samples]
+        keys = [store.key_for(each) for each in samples]
+        self._issued = {key: each for key, each in zip(keys, samples, strict=True) if key}
+        return keys
+
+    def _check_stored(self, stored: Stored) -> Stored:
+        """Take what stands for a value that the worker has put into the store."""
+        if stored.key not in self._issued:
+            raise FrameError("a worker names a value that it was not asked to store")
+        self._delete_at_end(stored.key)
+        return stored
+
+    def _delete_at_end(self, key: str) -> None:
+        sample = self._issued[key]
+        if sample is not None:
+            assert self._store is not None
+            self._store.delete_at_end(sample, key)
+            self._issued[key] = None
+
+    def release(self) -> tuple[Work, Finished, list[Batch]] | None:
+        """See Worker; it may have stored values of which it has not told."""
+        left = super().release()
+        if left is not None:
+            for key in self._issued:
+                self._delete_at_end(key)
+        return left
 
     def _other_frame(self, frame: Frame) -> None:
         if frame.kind is Kind.CALL and self._in_flight and frame.number == self._first:
@@ -154,6 +195,7 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         self._start_worker = start
         self._host = host
         self._listener: Listener | None = None
+        self._store = _store_of(spec)
 
     async def start(self) -> None:
         try:
@@ -161,6 +203,8 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         except OSError as error:
             text = f"op {self.op!r}: its workers cannot connect to {self._host}: {error}"
             raise StartupError(text) from error
+        if self._store is not None:
+            self._store.start()
         await super().start()
 
     async def close(self, timeout: float) -> bool:
@@ -168,6 +212,8 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self._store is not None:
+            await self._store.close()
         return in_time
 
     async def _begin(self, index: int, *, decides: bool) -> ElsewhereWorker:
@@ -200,6 +246,7 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
             decides=decides,
             done=self._done,
             cut_off=self._report_lost,
+            store=self._store,
         )
 
     async def _ready(self, worker: ElsewhereWorker) -> dict[str, Any]:
@@ -217,6 +264,14 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
             f", with data_ids={data_ids[:_MOST_IDS]}{more}" if data_ids else "",
             worker.batches,
         )
+
+
+def _store_of(spec: ExecutorSpec) -> EngineStore | None:
+    if spec.store is None:
+        return None
+    from penstock.executors.external_store.engine import EngineStore
+
+    return EngineStore(spec.store, spec.op)
 
 
 async def _end_of(started: Started) -> str:

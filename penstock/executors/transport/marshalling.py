@@ -27,17 +27,28 @@ from penstock.request import Batch, Feed, Outcome, Sample
 Plain: TypeAlias = list[Any]
 
 _TIMES: Final = 4
+_WITHOUT_CALLERS: Final = 3
 _TEXT: Final = frozenset((str,))
 
 
-def batches_out(batches: Sequence[Sequence[Sample]], now: float) -> Plain:
-    """The samples of these batches as plain values; deadlines as the time left."""
+def batches_out(
+    batches: Sequence[Sequence[Sample]], now: float, keys: Sequence[str | None] | None = None
+) -> Plain:
+    """The samples of these batches as plain values; deadlines as the time left.
+
+    Args:
+        batches: at least one sample in all.
+        now: monotonic seconds.
+        keys: for each sample, under which its large outputs may be put into the external store.
+    """
     samples = list(chain.from_iterable(batches))
     sizes = None if len(samples) == len(batches) else list(map(len, batches))
     numbers = [(each.data_id, each.log_id, each.deadline - now) for each in samples]
     value: Plain = [sizes, [*chain.from_iterable(numbers)], [each.inputs for each in samples]]
     if hasattr(samples[0], "caller"):  # as of all: their op asks for it
         value.append([_caller_out(each.caller) for each in samples])
+    if keys is not None:
+        value += [None, keys] if len(value) == _WITHOUT_CALLERS else [keys]
     return value
 
 
@@ -48,7 +59,8 @@ def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
     """
     sizes, numbers, inputs, *more = value
     inputs.reverse()
-    callers = map(_caller_in, more[0]) if more else None
+    callers = map(_caller_in, more[0]) if more and more[0] is not None else None
+    keys = iter(more[1]) if len(more) > 1 else None
     each = iter(numbers)
     samples = zip(each, each, each, strict=True)
     for size in [1] * len(inputs) if sizes is None else sizes:
@@ -59,6 +71,9 @@ def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
         if callers is not None:
             for sample in batch:
                 sample.caller = next(callers)
+        if keys is not None:
+            for sample in batch:
+                sample.store_key = next(keys)
         yield batch
 
 

@@ -13,6 +13,7 @@
       PART_ARRAY   head; its octets are the next large part
       SLAB_ARRAY   head, a Ref: its octets are in shared memory
       BLOB         length (4 octets), the name of its type, a pickle
+      STORED       a plain part: the key, number and head of a value in an external store
     head     = dtype, axes (1 octet), 8 octets each; 128 more axes say that this is the transpose:
                it, and not the array, is in C order
     dtype    = length (1 octet), as numpy's ``dtype.str`` writes it
@@ -52,7 +53,7 @@ LARGE: Final = 64 * 1024
 """Bytes from which on an array goes to shared memory, or is a separate part that is not copied."""
 
 TUPLE, OBJECTS, BIG_INT, NUMPY_STR, NUMPY_BYTES, SCALAR = range(1, 7)
-ARRAY, PART_ARRAY, SLAB_ARRAY, BLOB = range(7, 11)
+ARRAY, PART_ARRAY, SLAB_ARRAY, BLOB, STORED = range(7, 12)
 
 _TURNED: Final = 128  # added to the number of axes, of which numpy allows fewer
 _SCALARS: Final = frozenset((type(None), bool, int, float, str, bytes))
@@ -108,6 +109,56 @@ class Blob:
 
     data: bytes
     type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Stands for a value whose octets are in an external store.
+
+    Attributes:
+        key: under which they are stored.
+        number: of the value, among those with this key.
+        head: of an array, as in the module; empty for octets.
+        nbytes: how many octets they are.
+    """
+
+    key: str
+    number: int
+    head: bytes
+    nbytes: int
+
+    def value(self, octets: bytearray) -> Array | bytes:
+        """The value; an array is writable, and keeps ``octets``.
+
+        Raises:
+            FrameError: these are not its octets.
+        """
+        if len(octets) != self.nbytes:
+            raise FrameError(f"{len(octets)} octets are stored, and not {self.nbytes}")
+        if not self.head:
+            return bytes(octets)
+        dtype, shape, _, _, turned = _head_of(self.head)
+        array: Array = np.ndarray(shape, dtype, octets)
+        return array.T if turned else array
+
+
+def storable(value: object, key: str, number: int, least: int) -> tuple[Stored, memoryview] | None:
+    """What stands for a value in an external store, and its octets; None if it has fewer than
+    ``least``, or is neither an array of numbers or texts nor octets.
+    """
+    if type(value) is bytes:
+        if len(value) < least:
+            return None
+        return Stored(key, number, b"", len(value)), memoryview(value)
+    if type(value) is not np.ndarray or value.nbytes < max(1, least):
+        return None
+    turned = value.ndim > 1 and value.flags.fnc
+    laid = value.T if turned else value
+    head = _head(value.dtype, laid.shape, turned)
+    if head is None:
+        return None
+    octets = np.ascontiguousarray(laid).reshape(-1).view(np.uint8).data
+    return Stored(key, number, head, laid.nbytes), octets
 
 
 Place: TypeAlias = Callable[[Array], Ref | None]
@@ -203,6 +254,9 @@ class _Writer:
             name = _name_of(value.dtype)
             if name is not None:
                 return Ext(SCALAR, bytes((len(name),)) + name + value.tobytes())
+        if kind is Stored:
+            parts = [value.key, value.number, value.head, value.nbytes]
+            return Ext(STORED, self.pack(parts))
         return self._blob(value if kind is Blob else self._pickled(value))
 
     def _array(self, value: Array) -> Ext:
@@ -256,13 +310,19 @@ class Decoder:
         fetch: see Fetch; an array in shared memory is a view, and as writable as that memory.
             Inline arrays belong to the receiver, and are writable.
         open_blob: unpickles a blob; without it the blob itself is the value.
+        stored: returns the value for one that is in an external store; without it such values are
+            refused.
     """
 
     def __init__(
-        self, fetch: Fetch | None = None, open_blob: Callable[[Blob], Any] | None = None
+        self,
+        fetch: Fetch | None = None,
+        open_blob: Callable[[Blob], Any] | None = None,
+        stored: Callable[[Stored], Any] | None = None,
     ) -> None:
         self._fetch = fetch
         self._open_blob = open_blob
+        self._stored = stored
         self._parts = _NOTHING
         self._part_at = 0
         self._error: Exception | None = None
@@ -336,6 +396,8 @@ class Decoder:
             end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
             blob = Blob(data[end:], data[_LENGTH.size : end].decode())
             return blob if self._open_blob is None else self._open_blob(blob)
+        if code == STORED and self._stored is not None:
+            return self._stored(_stored_of(*self._unpack(data)))
         raise FrameError(f"values of kind {code} are not known")
 
 
@@ -399,6 +461,14 @@ def _read_head(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int, b
 def _own(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer, at: int) -> Array:
     """A writable array; numpy checks that its bytes exist."""
     return np.ndarray(shape, dtype, data, at).copy()
+
+
+def _stored_of(key: str, number: int, head: bytes, nbytes: int) -> Stored:
+    if (type(key), type(number), type(head), type(nbytes)) != (str, int, bytes, int):
+        raise FrameError("what stands for a stored value does not say which")
+    if number < 0 or nbytes < 0 or (head and _head_of(head)[2:4] != (nbytes, len(head))):
+        raise FrameError("what stands for a stored value contradicts itself")
+    return Stored(key, number, head, nbytes)
 
 
 def _objects(shape: list[int], items: list[Any]) -> Array:

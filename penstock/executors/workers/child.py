@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from math import inf
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.executors.local import TURN
 from penstock.executors.streaming import run_stream
@@ -32,6 +32,7 @@ from penstock.executors.transport.values import (
     Decoder,
     OnlyPickledError,
     Ref,
+    Stored,
     decode,
     encode,
 )
@@ -39,6 +40,9 @@ from penstock.executors.work import BoundOp, run_batch
 from penstock.executors.workers.child_stream import JoiningStream, Sender
 from penstock.ops.failures import cannot_send
 from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
+
+if TYPE_CHECKING:
+    from penstock.executors.external_store.worker import WorkerStore
 
 _AT_ONCE: Final = 256 << 10
 _MOST_BODY: Final = (1 << 32) - 1
@@ -173,6 +177,7 @@ class Child:
         self.sending: AbstractContextManager[Any] = threading.RLock()
         self._sender: Sender | None = None
         self._stream: JoiningStream | None = None
+        self._store: WorkerStore | None = None
         self._gone: set[int] = set()  # batches of the hand-over whose requests have ended
         self._prepare()
         while not (self._greeted or self._ended):
@@ -184,7 +189,7 @@ class Child:
 
     def _prepare(self) -> None:
         """Make what reading frames needs."""
-        self._decoder = Decoder(open_blob=_refuse)
+        self._decoder = Decoder(open_blob=_refuse, stored=_as_it_is)
         self._shared = _Nothing()
 
     def _begin(self) -> None:
@@ -208,6 +213,10 @@ class Child:
     def failed(self, text: str) -> None:
         """Report a failed start."""
         self._send_message(Kind.FAILED, text[:_MOST_WORDS])
+
+    def use_store(self, store: WorkerStore) -> None:
+        """Use an external store, for the values for which the engine says so."""
+        self._store = store
 
     def serve(
         self,
@@ -261,7 +270,10 @@ class Child:
             running.prepared = running.processed = 0.0
             if op.streams:
                 samples[0].stream = self._new_stream(number)
-            outcomes = self._outcomes(op, samples)
+            if self._store is None:
+                outcomes = self._outcomes(op, samples)
+            else:
+                outcomes = self._stored_outcomes(self._store, op, samples)
             if self._stream is not None:
                 self._stream.flush()
             for sample in samples:
@@ -349,6 +361,20 @@ class Child:
     def _kept(self) -> list[bytes]:
         """KEPT frames for the slabs in which the op still holds arrays."""
         return [header(Kind.KEPT, each, 0) for each in self._shared.end()]
+
+    def _stored_outcomes(
+        self, store: WorkerStore, op: BoundOp, samples: list[Sample]
+    ) -> list[Outcome]:
+        """Run a batch whose inputs and outputs may be in the external store."""
+        batch = self._running
+        lost = store.fetch(samples)
+        batch.samples = [each for each, why in zip(samples, lost, strict=True) if why is None]
+        ran = iter(self._outcomes(op, batch.samples) if batch.samples else ())
+        if not batch.samples:
+            batch.ran = 0.0
+        batch.samples = samples
+        outcomes = [next(ran) if why is None else Outcome(None, why) for why in lost]
+        return store.keep(samples, outcomes)
 
     def _outcomes(self, op: BoundOp, samples: list[Sample]) -> list[Outcome]:
         batch = self._running
@@ -471,6 +497,10 @@ def _holds_unopened(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds_unopened, value))
     return value is UNOPENED
+
+
+def _as_it_is(stored: Stored) -> Stored:
+    return stored
 
 
 def _refuse(blob: Blob) -> Any:

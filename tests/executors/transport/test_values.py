@@ -18,8 +18,10 @@ from penstock.executors.transport.values import (
     Decoder,
     OnlyPickledError,
     Ref,
+    Stored,
     decode,
     encode,
+    storable,
 )
 
 SCALARS = (
@@ -165,3 +167,35 @@ def test_an_array_longer_than_its_data_is_refused() -> None:
     body[at : at + 8] = (2**40).to_bytes(8, "little")
     with pytest.raises(FrameError):
         decode(bytes(body))
+
+
+def test_what_stands_for_a_stored_value_is_sent_and_taken_only_where_there_is_a_store() -> None:
+    found = storable(np.ones((2, 3)).T, "key", 4, 1)
+    assert found is not None
+    stored, octets = found
+    assert (stored.key, stored.number, stored.nbytes, len(octets)) == ("key", 4, 48, 48)
+    body = body_of({"x": [stored]})
+    assert Decoder(stored=lambda each: each).decode(body) == {"x": [stored]}
+    with pytest.raises(FrameError, match="not known"):
+        decode(body)
+    with pytest.raises(FrameError, match="47 octets are stored, and not 48"):
+        stored.value(bytearray(47))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        Stored("key", 0, b"\x03<f8\x01" + (3).to_bytes(8, "little"), 23),
+        Stored("key", 0, b"\x03<f8\x01", 24),
+        Stored("key", 0, b"\x03<f8\x01" + (3).to_bytes(8, "little") + b"more", 24),
+        Stored("key", 0, b"\x03|O8\x00", 8),
+        Stored("key", -1, b"", 8),
+        Stored("key", 0, b"", -8),
+        Stored(7, 0, b"", 8),  # type: ignore[arg-type]
+        Stored("key", 0.5, b"", 8),  # type: ignore[arg-type]
+        Stored("key", 0, "", 8),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_stand_for_a_stored_value_is_refused(stored: Stored) -> None:
+    with pytest.raises(FrameError):
+        Decoder(stored=lambda each: each).decode(body_of(stored))

@@ -1,0 +1,117 @@
+"""The engine's side of the external store: gives out keys, and deletes them when requests end.
+
+A thread does what blocks. If the store does not answer, keys are left to expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import secrets
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from penstock.executors.external_store.kinds import open_store
+from penstock.executors.external_store.rules import StoreOptions, key_of
+from penstock.executors.external_store.store import (
+    ExternalStore,
+    Open,
+    StoreFailed,
+    StoreRefuses,
+)
+from penstock.request import Sample
+
+_log = logging.getLogger(__name__)
+
+_LOOK_EVERY: Final = 30.0  # seconds without deletions after which the store is looked at again
+_AT_ONCE: Final = 512  # most keys of one deletion
+_CLOSE_TIMEOUT: Final = 2.0  # seconds for the last deletions
+_NONCE_BYTES: Final = 16
+
+
+class EngineStore:
+    """See the module. Belongs to the engine's loop.
+
+    Args:
+        options: of the service's store.
+        op: the op's label.
+        open: makes the store.
+    """
+
+    def __init__(self, options: StoreOptions, op: str, open: Open = open_store) -> None:
+        self._options = options
+        self._op = op
+        self._open = open
+        self._ended: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="external store", daemon=True)
+        self._store: ExternalStore | None = None  # of the thread
+        self._wrong = ""  # as it was logged last
+
+    def start(self) -> None:
+        """Begin to look at the store; whether it answers decides nothing."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Delete what is left to delete, within two seconds."""
+        if self._thread.is_alive():
+            self._ended.put(None)
+            await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT)
+
+    def key_for(self, sample: Sample) -> str | None:
+        """A new key for the outputs of a sample; None if they are needed here."""
+        if sample.op not in sample.flight.graph.kept_away:
+            return None
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        return key_of(self._options.service, sample.data_id, self._op, nonce)
+
+    def delete_at_end(self, sample: Sample, key: str) -> None:
+        """Delete a key when its request ends; at once if it has ended."""
+        sample.flight.at_end(lambda: self._ended.put(key))
+
+    def _run(self) -> None:
+        self._attempt(())
+        going = True
+        while going:
+            keys, going = self._take()
+            if keys or going:
+                self._attempt(keys)
+        if self._store is not None:
+            self._store.close()
+
+    def _take(self) -> tuple[Sequence[str], bool]:
+        """Wait for keys to delete, or for the time to look at the store; returns them, and whether
+        there may be others.
+        """
+        found: list[str | None] = []
+        with suppress(queue.Empty):
+            found.append(self._ended.get(timeout=_LOOK_EVERY))
+            while len(found) < _AT_ONCE:
+                found.append(self._ended.get_nowait())
+        return [each for each in found if each is not None], None not in found
+
+    def _attempt(self, keys: Sequence[str]) -> None:
+        """Delete these keys, or look at the store if there are none; log what has changed."""
+        level, wrong = logging.WARNING, ""
+        try:
+            if self._store is None:
+                self._store = self._open(self._options)
+            if keys:
+                self._store.delete(keys)
+            else:
+                wrong = "; it ".join(self._store.look())
+        except StoreFailed as error:
+            wrong = str(error)
+            if isinstance(error, StoreRefuses):
+                level = logging.ERROR
+        if keys and not wrong:  # which does not show whether its settings are right
+            return
+        if wrong != self._wrong:
+            who = (self._op, self._options.address)
+            if wrong:
+                _log.log(level, "op %s: the external store %s %s", *who, wrong)
+            else:
+                _log.info("op %s: the external store %s is available", *who)
+            self._wrong = wrong

@@ -1,0 +1,106 @@
+"""The engine gives out keys that cannot be guessed, and deletes them when requests end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.executors.external_store.engine import EngineStore
+from penstock.executors.external_store.store import StoreFailed, StoreRefuses
+from penstock.request import Sample
+from tests.executors.external_store.fake import OPTIONS, FakeStore
+
+
+class Request:
+    """What a sample's submission does for the store."""
+
+    def __init__(self, *kept_away: int) -> None:
+        self.graph = SimpleNamespace(kept_away=frozenset(kept_away))
+        self.endings: list[Callable[[], object]] = []
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        self.endings.append(call)
+
+
+def sample_of(request: Request, op: int = 0) -> Sample:
+    return Sample(7, {}, 100.0, op=op, flight=request)
+
+
+async def test_a_key_is_deleted_at_the_end_of_its_request() -> None:
+    store = FakeStore()
+    side = EngineStore(OPTIONS, "a:b", store.opened)
+    side.start()
+    request = Request(0)
+    sample = sample_of(request)
+    key, other = side.key_for(sample), side.key_for(sample)
+    assert key is not None
+    assert other is not None
+    head, _, nonce = key.rpartition(":")
+    assert head == "penstock:svc:7:a%3Ab"
+    assert len(nonce) == 32
+    assert key != other
+    store.kept = {key: {}, other: {}}
+    side.delete_at_end(sample, key)
+    assert "delete" not in store.calls
+    for each in request.endings:
+        each()
+    await side.close()
+    assert [*store.kept] == [other]
+    assert store.closed
+
+
+async def test_an_op_whose_output_is_needed_here_gets_no_key() -> None:
+    side = EngineStore(OPTIONS, "op", FakeStore().opened)
+    assert side.key_for(sample_of(Request(1), op=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(StoreFailed("is full"), "WARNING"), (StoreRefuses("does not accept it"), "ERROR")],
+)
+async def test_what_is_wrong_is_logged_once(
+    error: StoreFailed, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore()
+    store.fails = error
+    side = EngineStore(OPTIONS, "op", store.opened)
+    request = Request(0)
+    with caplog.at_level(logging.WARNING):
+        side.start()
+        for _ in range(3):
+            side.delete_at_end(sample_of(request), "key")
+            request.endings[-1]()
+        await side.close()
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        (level, f"op op: the external store redis://127.0.0.1 {error}")
+    ]
+
+
+async def test_wrong_settings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = FakeStore()
+    store.wrong = ["drops keys", "is small"]
+    side = EngineStore(OPTIONS, "op", store.opened)
+    with caplog.at_level(logging.WARNING):
+        side.start()
+        await side.close()
+    assert "redis://127.0.0.1 drops keys; it is small" in caplog.text
+
+
+async def test_a_store_that_hangs_does_not_hold_up_the_end() -> None:
+    store, gate = FakeStore(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def look() -> list[str]:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(30.0)
+        return []
+
+    store.look = look  # type: ignore[method-assign]
+    side = EngineStore(OPTIONS, "op", store.opened)
+    side.start()
+    async with asyncio.timeout(20.0):
+        await side.close()
+    gate.set()
