@@ -71,9 +71,17 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
+THREE = {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}
+BOTH = pytest.mark.parametrize(
+    "server", [{}, THREE], indirect=True, ids=["one engine", "three engines"]
+)
+
+
 @pytest.fixture(
-    params=[{}, {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}],
-    ids=["one engine", "three engines"],
+    params=[
+        pytest.param({}, id="one engine"),
+        pytest.param(THREE, id="three engines", marks=pytest.mark.long),
+    ]
 )
 def server(request: pytest.FixtureRequest, repository: Repository) -> Iterator[ServiceProcess]:
     environment = {"PENSTOCK_START_TIMEOUT": "10", **request.param}
@@ -204,6 +212,7 @@ def test_a_repository_that_goes_away_and_comes_back(
     assert server.log().count("answers again") == 1
 
 
+@BOTH
 def test_two_operators_at_once_lose_no_change(
     repository: Repository, server: ServiceProcess
 ) -> None:
@@ -225,6 +234,7 @@ def test_two_operators_at_once_lose_no_change(
     until(lambda: states(server).get("2") == "READY")
 
 
+@BOTH
 @pytest.mark.parametrize("when", ["at rest", "while a version is loaded"])
 def test_the_engine_that_loads_models_is_killed(
     repository: Repository, server: ServiceProcess, when: str
@@ -323,6 +333,7 @@ def _is_whole(server: ServiceProcess) -> bool:
         return False
 
 
+@pytest.mark.parametrize("server", [THREE], indirect=True, ids=["three engines"])
 def test_an_engine_is_killed_between_the_decision_and_its_part_in_it(
     repository: Repository, server: ServiceProcess
 ) -> None:
@@ -330,8 +341,6 @@ def test_an_engine_is_killed_between_the_decision_and_its_part_in_it(
     it; then one of these is killed.
     """
     engines = [*map(int, engine_pids(server))]
-    if len(engines) == 1:
-        pytest.skip("it has no others")
     before = workers(server, "1")
     with load(server, callers=6) as callers:
         callers.wait("1")

@@ -35,7 +35,13 @@ PROCESSES = {"PENSTOCK_SET": "op.uci.executor=process;op.uci.concurrency=2"}
 BODY = b'{"x": [[1, 1, 1]]}'
 KINDS = [{}, PROCESSES, ENGINES, ENGINES | PROCESSES]
 EACH = pytest.mark.parametrize(
-    "kind", KINDS, ids=["threads", "processes", "engines", "engines with processes"]
+    "kind",
+    [
+        pytest.param(KINDS[0], id="threads"),
+        pytest.param(KINDS[1], id="processes", marks=pytest.mark.long),
+        pytest.param(KINDS[2], id="engines", marks=pytest.mark.long),
+        pytest.param(KINDS[3], id="engines with processes"),
+    ],
 )
 
 

@@ -51,6 +51,7 @@ frontend routes
   bind 127.0.0.1:{port}
   default_backend routes
 backend routes
+  timeout server 4s
   server service {behind}
 """
 
@@ -74,7 +75,7 @@ class Front:
         connection.close()
 
     def until(self, right: Callable[[], bool]) -> None:
-        # haproxy tells the service only at its own time limit of 30 s.
+        # haproxy tells the service only at its own time limit.
         deadline = time.monotonic() + 50
         while not right():
             assert time.monotonic() < deadline

@@ -55,8 +55,12 @@ op:
 THREE = {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}
 KINDS = pytest.mark.parametrize(
     ("more", "environment"),
-    [("", {}), (", executor='thread'", {}), ("", THREE), (", executor='thread'", THREE)],
-    ids=["process", "thread", "process, three engines", "thread, three engines"],
+    [
+        pytest.param("", {}, id="process"),
+        pytest.param(", executor='thread'", {}, id="thread", marks=pytest.mark.long),
+        pytest.param("", THREE, id="process, three engines", marks=pytest.mark.long),
+        pytest.param(", executor='thread'", THREE, id="thread, three engines"),
+    ],
 )
 
 
