@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -33,7 +32,7 @@ _CONNECT_TIMEOUT: Final = 2.0  # seconds, if the time limit of commands is not s
 _WANTED_POLICY: Final = "noeviction"
 
 
-class _Credentials(CredentialProvider):
+class _Credentials:
     """The user and the password for a new connection; a file with the password may change."""
 
     def __init__(self, options: StoreOptions) -> None:
@@ -59,9 +58,9 @@ class RedisStore:
 
     def __init__(self, options: StoreOptions) -> None:
         address = options.address
-        tls: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if SCHEMES[address.scheme]:
-            tls = {
+            more = {
                 "ssl": True,
                 "ssl_ca_certs": options.ca_file,
                 "ssl_certfile": options.cert_file,
@@ -70,20 +69,20 @@ class RedisStore:
         self._timeout = options.timeout
         try:
             named = address.user or address.password or options.password
-            credentials = _Credentials(options) if named else None
+            if named:
+                more["credential_provider"] = _Credentials(options)
         except ModelError as error:
             raise StoreRefuses(f"has no password: {error}") from None
         self._redis = redis.Redis(
             host=address.host,
             port=address.port or _PORT,
             db=int(address.path or 0),
-            credential_provider=credentials,
             socket_timeout=options.timeout,
             socket_connect_timeout=min(_CONNECT_TIMEOUT, options.timeout),
             # Once again, with a new connection: the store may have been restarted.
             retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
             protocol=2,
-            **tls,
+            **more,
         )
 
     def put(self, key: str, field: str, octets: memoryview, seconds: float) -> None:
