@@ -173,6 +173,21 @@ def test_the_addresses_of_a_name_are_tried_in_turn(
     assert resolved_hosts == ["several.example"]
 
 
+def test_a_connection_idle_for_too_long_is_replaced_before_a_call_is_sent(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = server.start()
+    server.accept()
+    answer_call(server, 1, first)
+    monkeypatch.setattr(grpc, "IDLE", -1.0)
+    second = server.start()
+    server.accept()
+    monkeypatch.undo()
+    answer_call(server, 1, second)
+    third = server.start()
+    answer_call(server, 3, third)
+
+
 def test_a_connection_is_replaced_before_its_streams_run_out(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
