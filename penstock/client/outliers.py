@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from math import sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.client.errors import CallFailed
 from penstock.client.health import FIRST_EJECTION, LONGEST_EJECTION, MOST_FAILURES, TRIAL
@@ -32,6 +32,13 @@ MORE: Final = 0.05
 """Least difference of shares for which a replica is ejected."""
 
 _DEVIATIONS: Final = 4.0  # of the difference, if both were equally good: one in 30,000 exceeds that
+
+
+class Ejected(NamedTuple):
+    """A replica that was ejected, by a share of failed calls; None: by failures in a row."""
+
+    replica: int
+    share: float | None
 
 
 class Verdict(Enum):
@@ -110,42 +117,47 @@ class Outliers:
             record.on_trial = True
             record.until = now + TRIAL
 
-    def ended(self, replica: int, verdict: Verdict, now: float, chance: float) -> None:
-        """An attempt has ended; ``chance`` is 0 to 1."""
-        self._turn(now, chance)
+    def ended(self, replica: int, verdict: Verdict, now: float, chance: float) -> Ejected | None:
+        """An attempt has ended; ``chance`` is 0 to 1. Returns which replica is ejected now."""
+        ejected = self._turn(now, chance)
         record = self._records[replica]
         if verdict is Verdict.NOTHING:
-            return
+            return ejected
         if record.out:
             if record.on_trial and verdict is Verdict.GOOD:
                 record.out = record.on_trial = False
             elif record.on_trial:
                 record.eject(now, chance)
-            return  # a call that began before the ejection says nothing new
+            return ejected  # a call that began before the ejection says nothing new
         record.calls += 1
         if verdict is Verdict.GOOD:
             record.failures = 0
-            return
+            return ejected
         record.faults += verdict is Verdict.FAULT
         record.failures += 1
         if record.failures >= MOST_FAILURES:
             record.eject(now, chance)
+            return Ejected(replica, None)
+        return ejected
 
-    def _turn(self, now: float, chance: float) -> None:
+    def _turn(self, now: float, chance: float) -> Ejected | None:
         """At the end of an interval, eject those that are worse than the others."""
         if now < self._turns_at:
-            return
+            return None
+        ejected = None
         records = self._records
         if now < self._turns_at + INTERVAL:  # otherwise the last calls are too long ago
             working = [each for each in records if not each.out]
             worst = max(working, key=lambda each: each.faults / max(each.calls, 1), default=None)
             if worst is not None and self._is_worse(worst):
                 worst.eject(now, chance)
+                ejected = Ejected(records.index(worst), worst.faults / worst.calls)
         self._turns_at = now + INTERVAL
         for each in records:
             if not each.out and each.pauses:
                 each.pauses -= 1
             each.calls = each.faults = 0
+        return ejected
 
     def _is_worse(self, record: _Record) -> bool:
         """Whether a larger share of its calls has failed than of the others'."""

@@ -6,6 +6,7 @@ Use on the loop's thread only. The decisions are in ``routing``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,12 +21,15 @@ from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.health import State
 from penstock.client.names import AGAIN, changes, lookup
-from penstock.client.outliers import Outliers, Verdict, verdict_of
+from penstock.client.outliers import Ejected, Outliers, Verdict, verdict_of
 from penstock.client.routing import Attempts, HedgeBudget, Load, choose
 from penstock.protocols.status import GrpcCode
 
 if TYPE_CHECKING:
     from penstock.client.trace import TraceLog
+
+
+_log = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
@@ -54,6 +58,8 @@ class Replicas:
         strategy: a value of ``routing.STRATEGIES``.
         budget: of backup requests.
         named: those that are names of several servers, by their indices.
+        logs_rows: whether ejections because of failures in a row are logged; otherwise the
+            endpoints' own ``on_health`` tells of them.
     """
 
     def __init__(
@@ -63,6 +69,8 @@ class Replicas:
         strategy: str,
         budget: HedgeBudget,
         named: Mapping[int, Endpoint] | None = None,
+        *,
+        logs_rows: bool = True,
     ) -> None:
         self.endpoints = endpoints
         self.loop = loop
@@ -72,6 +80,7 @@ class Replicas:
         self.budget = budget
         self.outliers = Outliers(len(self.names))
         self.gone: set[int] = set()
+        self._logs_rows = logs_rows
         self._strategy = strategy
         self._turn = 0
         self._named = dict(named or {})
@@ -94,6 +103,18 @@ class Replicas:
         found = choose(self._strategy, loads, without, turn=self._turn, chances=chances, key=key)
         self._turn += 1
         return found
+
+    def report(self, ejected: Ejected) -> None:
+        """Log that a replica is tried last now."""
+        name, share = self.names[ejected.replica], ejected.share
+        if share is not None:
+            _log.warning(
+                "%s is tried last for a while: %.0f %% of its calls fail, more than of the others'",
+                name,
+                100 * share,
+            )
+        elif self._logs_rows:
+            _log.warning("%s is tried last for a while: its last calls have failed", name)
 
     def cancel(self) -> None:
         """End all calls: the client is closed."""
@@ -287,7 +308,9 @@ class RoutedCall:
         elif error is not None:
             failed = _failure(error)
             verdict = Verdict.GOOD if failed is None else verdict_of(failed)
-        replicas.outliers.ended(attempt.at, verdict, time.monotonic(), _chance())
+        ejected = replicas.outliers.ended(attempt.at, verdict, time.monotonic(), _chance())
+        if ejected is not None:
+            replicas.report(ejected)
         if self._ended:
             return
         if error is None:

@@ -28,7 +28,9 @@ class RoutedChannel:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         budget = HedgeBudget(0.0)
-        self._replicas = Replicas(channel.opened, self._loop, "least_requests", budget)
+        self._replicas = Replicas(
+            channel.opened, self._loop, "least_requests", budget, logs_rows=False
+        )
 
     async def call(
         self, request: bytes, *, deadline: float | None, method: str = METHOD, fields: bytes = b""

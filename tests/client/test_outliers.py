@@ -30,7 +30,7 @@ def test_five_failures_in_a_row_eject_for_a_second(verdict: Verdict) -> None:
     made = Outliers(3)
     feed(made, 1, *[verdict] * 4, GOOD, *[verdict] * 4, NOTHING)
     assert out(made, 0.0) == []
-    feed(made, 1, verdict)
+    assert made.ended(1, verdict, 0.0, MIDDLE) == (1, None)
     assert out(made, 0.0) == [1]
     assert out(made, 0.99) == [1]
     assert out(made, 1.0) == []
@@ -79,6 +79,15 @@ def shares(made: Outliers, faults: dict[int, float], calls: int, begin: float) -
             fails = int(number * share) != int((number + 1) * share)
             made.ended(at, FAULT if fails else GOOD, now, MIDDLE)
     made.ended(min(faults), GOOD, begin + INTERVAL, MIDDLE)
+
+
+def test_an_ejection_by_a_share_is_told_with_it() -> None:
+    made = Outliers(2)
+    made.ended(0, GOOD, 100.0, MIDDLE)
+    for number in range(200):
+        made.ended(0, GOOD, 101.0, MIDDLE)
+        made.ended(1, FAULT if number % 4 == 0 else GOOD, 101.0, MIDDLE)
+    assert made.ended(0, GOOD, 110.0, MIDDLE) == (1, 0.25)
 
 
 def test_a_larger_share_of_failures_than_of_the_others_ejects_the_worst() -> None:

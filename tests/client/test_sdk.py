@@ -148,7 +148,9 @@ def test_a_reply_that_is_none_comes_from_another_replica_if_the_call_is_idempote
     assert broken.endpoint in str(failed.value)
 
 
-def test_a_replica_that_answers_garbage_gets_no_further_calls(serve: Serve, endpoint: Made) -> None:
+def test_a_replica_that_answers_garbage_gets_no_further_calls(
+    serve: Serve, endpoint: Made, caplog: pytest.LogCaptureFixture
+) -> None:
     broken, good = serve(lambda *_: b"\xff"), serve(echo)
     made = endpoint(one(broken, good), load_balance_strategy="rr")
     errors = [made.predict_future(FEED, timeout=TIMEOUT).exception(TIMEOUT) for _ in range(MANY)]
@@ -157,6 +159,7 @@ def test_a_replica_that_answers_garbage_gets_no_further_calls(serve: Serve, endp
     assert 5 <= len(failed) < MANY // 2
     assert all("cannot be read" in each for each in failed)
     assert good.received.qsize() == MANY - len(failed)
+    assert f"{broken.endpoint} is tried last for a while: its last calls have failed" in caplog.text
 
 
 def test_a_replica_that_hangs_is_no_longer_asked_first_once_backup_requests_have_won(
