@@ -180,16 +180,43 @@ def missing(
 
 
 def reason(error: BaseException) -> str:
-    """An error of Ray in one line: its own texts have stacks and hints."""
+    """An error of Ray in one line, with its cause: its own texts have stacks and hints."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, BaseException):
         error = cause
+    text = _in_one_line(error)
+    # Ray says only that it cannot connect, and hides why: other versions, a missing token.
+    if error.__cause__ is not None:
+        text = f"{text}: {_in_one_line(error.__cause__)}"
+    return text[:1000]
+
+
+def _in_one_line(error: BaseException) -> str:
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
     if isinstance(error, NoPlaceError):
         return lines[0]
     # The last line of a stack names its exception.
     text = lines[-1] if "Traceback" in str(error) else " ".join(lines)
-    return f"{type(error).__name__}: {text}"[:1000]
+    return f"{type(error).__name__}: {text}"
+
+
+def is_there(address: str) -> None:
+    """Connect to the head of a cluster: Ray itself tries that for minutes.
+
+    Args:
+        address: ``host:port``, or ``auto``, whose address only the variable ``RAY_ADDRESS`` has.
+
+    Raises:
+        OSError: nothing answers there.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ASK_TIMEOUT).close()
+        except OSError as error:
+            raise OSError(f"nothing answers at {address}: {error}") from None
 
 
 def _task(reference: Any) -> asyncio.Task[Any]:
@@ -210,6 +237,8 @@ def main() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     local = given["address"] is None
     try:
+        if not local:
+            is_there(given["address"])
         import ray
 
         ray.init(

@@ -4,15 +4,20 @@ loopback.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
 import pytest
 
 from penstock import PipelineClient
+from penstock.executors.ray.link import COMMAND, Holder
+from penstock.executors.workers.pool import NoWorkerError
 from tests.kit.ray_cluster import Cluster, cluster
 from tests.service.scripts import BackgroundCall, fetch, post, until
 from tests.services.process import ServiceProcess, running
@@ -123,3 +128,39 @@ def test_the_workers_of_a_node_that_is_lost_move_when_there_is_room(
     after = {each["where"].partition(",")[0] for each in loaded(server)}
     assert len(before & after) == 1
     assert len(after) == 2
+
+
+@asynccontextmanager
+async def holder(address: str, command: tuple[str, ...] = COMMAND) -> AsyncIterator[Holder]:
+    given = {"address": address, "namespace": None, "runtime_env": {}}
+    made = Holder(asyncio.get_running_loop(), f"Ray at {address}", given, command)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+OTHER = (
+    "import ray; ray.__version__ = '1.2.3'; from penstock.executors.ray.holder import main; main()"
+)
+
+
+@pytest.mark.timeout(200)
+async def test_a_cluster_of_another_version_is_refused_in_one_line(ray: Cluster) -> None:
+    async with holder(ray.address) as made:
+        assert await made.address() == "127.0.0.1"
+    async with holder(ray.address, (sys.executable, "-c", OTHER)) as made:
+        with pytest.raises(NoWorkerError) as caught:
+            await made.address()
+    text = str(caught.value)
+    assert text.startswith(f"Ray at {ray.address} cannot be used: ")
+    assert "Version mismatch" in text
+    assert "Ray: 1.2.3" in text
+    assert "\n" not in text
+
+
+@pytest.mark.timeout(200)
+async def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+    async with holder("127.0.0.1:1") as made:
+        with pytest.raises(NoWorkerError, match=r"nothing answers at 127.0.0.1:1: .*refused"):
+            await made.address()

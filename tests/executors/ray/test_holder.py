@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.executors.ray import actor
 from penstock.executors.ray.actor import Host
-from penstock.executors.ray.holder import NoPlaceError, missing, reason
+from penstock.executors.ray.holder import NoPlaceError, is_there, missing, reason
 from penstock.version import VERSION
 
 
@@ -38,6 +39,22 @@ def test_an_error_of_ray_is_one_line() -> None:
     caused = RuntimeError("outer")
     caused.cause = OSError("inner")  # type: ignore[attr-defined]
     assert reason(caused) == "OSError: inner"
+    hidden = ConnectionError("Failed to connect")
+    hidden.__cause__ = RuntimeError(stack)
+    assert reason(hidden) == "ConnectionError: Failed to connect: RuntimeError: OSError: no file"
+
+
+def test_a_head_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        is_there(address)
+    with pytest.raises(OSError, match=f"nothing answers at {address}: .*refused"):
+        is_there(address)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    is_there("auto")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(OSError, match="nothing answers"):
+        is_there("auto")
 
 
 def test_a_node_with_another_version_is_refused() -> None:
