@@ -45,7 +45,8 @@ FLOORS = {
     "penstock.service": 10,
     "penstock.plan": 11,
     "penstock.cli": 12,
-    "penstock.__main__": 13,
+    "penstock.start": 13,
+    "penstock.__main__": 14,
 }
 GROUND = [
     "penstock.errors",

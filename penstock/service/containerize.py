@@ -235,7 +235,7 @@ RUN groupadd --gid 10001 penstock \\
 COPY --from=build /opt/venv /opt/venv
 # All but /tmp and /cache may be read-only. What PENSTOCK_... sets precedes the program's own keys.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp TMPDIR=/tmp XDG_CACHE_HOME=/cache \\
-    PENSTOCK_HOST=0.0.0.0 PENSTOCK_HTTP_PORT=8080 PENSTOCK_LOG_FORMAT=json
+    PENSTOCK_HOST=0.0.0.0 PENSTOCK_HTTP_PORT=8080 PENSTOCK_LOG_FORMAT=json PENSTOCK_SUPERVISED=true
 WORKDIR /app
 COPY . .
 USER 10001:10001

@@ -39,6 +39,11 @@ app = App("shouts", host="127.0.0.1", http_port=9)
 def shout(line: str) -> str:
     return line.upper()
 
+@app.route("/orphan_of_a_thread")
+def orphan_of_a_thread(seconds: int) -> int:
+    shell = f"sleep {seconds} >/dev/null 2>&1 & echo $!"
+    return int(subprocess.run(["sh", "-c", shell], capture_output=True, text=True).stdout)
+
 @app.route("/writable")
 def writable(paths: list[str]) -> list[str]:
     return [each for each in paths if os.access(each, os.W_OK)]
@@ -63,7 +68,7 @@ def stand_in(builder: Builder, text: str) -> Image:
     (packages,) = (builder.stage(build).root / "opt/venv").glob("lib/python*/site-packages")
     shutil.copytree(ROOT / "penstock", packages / "penstock")
     program = packages.parents[2] / "bin/penstock"
-    program.write_text("#!/opt/venv/bin/python\nfrom penstock.cli import main\nmain()\n")
+    program.write_text("#!/opt/venv/bin/python\nfrom penstock.start import main\nmain()\n")
     program.chmod(0o755)
     (packages / "others.pth").write_text("/packages\n")
     return builder.stage(final)
@@ -109,6 +114,8 @@ def check_the_model_server(image: Image, folder: Path, volumes: dict[str, Path])
         assert b"penstock_op_queue_length" in fetch("http://127.0.0.1:9090/metrics").body
         status = status_of(first)
         assert status["NSpid"].split()[-1] == "1"
+        # Process 1 runs no code of users, so that it can wait for all that others leave behind.
+        assert "engine" in {each.name() for each in first.children()}
         assert status["Uid"].split() == ["10001"] * 4
         assert status["Gid"].split() == ["10001"] * 4
         assert (int(status["CapEff"], 16), status["NoNewPrivs"]) == (0, "1")
@@ -119,6 +126,19 @@ def check_the_model_server(image: Image, folder: Path, volumes: dict[str, Path])
         assert answer["outputs"][0]["data"] == [2.0, 4.0, 6.0]
         assert container.stop() == 0, container.output.read_text()
     assert '"error"' not in container.output.read_text()
+
+
+def test_process_1_ends_by_a_signal_while_modules_are_imported(tmp_path: Path) -> None:
+    image = stand_in(Builder(ROOT, tmp_path / "room"), CONTAINERFILE.read_text())
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    text = "import os, signal\nos.kill(1, signal.SIGTERM)\nraise SystemExit('it was ignored')"
+    (hook / "typer.py").write_text(text)
+    variables = {"PYTHONPATH": "/hook"}
+    mounted = {"/hook": hook, **OTHERS}
+    with image.running(tmp_path / "log", variables=variables, volumes=mounted) as container:
+        status = container.outer.wait(30)
+    assert (status, container.output.read_text()) == (128 + 15, "")
 
 
 def test_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +170,12 @@ def check_the_project(image: Image, folder: Path, volumes: dict[str, Path]) -> N
         }
         os.kill(inside[worker].pid, 9)
         until(lambda: not inside[worker].is_running(), "the end of the worker")
+        left = fetch(f"{URL}/orphan_of_a_thread", b'{"seconds": 1000}').json
+        inside |= {int(status_of(each)["NSpid"].split()[-1]): each for each in first.children(True)}
+        os.kill(inside[left].pid, 9)
         os.kill(inside[sleeper].pid, 9)
-        until(lambda: not inside[sleeper].is_running(), "the end of its child")
+        until(lambda: not inside[left].is_running(), "the end of a thread's child", 30)
+        until(lambda: not inside[sleeper].is_running(), "the end of its child", 30)
         assert container.stop() == 0, container.output.read_text()
 
 

@@ -119,6 +119,7 @@ def test_a_project_gets_a_containerfile_and_an_ignore_file(project: Path) -> Non
         "pip check",
     ]
     assert final.only("USER").text == "10001:10001"
+    assert "PENSTOCK_SUPERVISED=true" in final.only("ENV").text
     assert final.only("ENTRYPOINT").words == ["penstock"]
     assert final.only("CMD").words == ["run", "app.py"]
     ignored = (project / ".dockerignore").read_text().splitlines()
