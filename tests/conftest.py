@@ -1,12 +1,17 @@
 """For every test: SIGINT and SIGQUIT end programs, however the test run was started, processes
 start without a search for plugins of pydantic, and the log of a service is text, though no test is
-a terminal. Marks must stand in the files of their tests.
+a terminal. Examples of property tests have no deadline: on a busy machine any may take long. Marks
+must stand in the files of their tests.
 """
 
 import os
 import signal
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 # The search reads the metadata of all installed packages, of which a development environment has
 # many, in every process that the tests start. None of them is such a plugin.
