@@ -137,6 +137,57 @@ def test_no_idempotent_call_fails_when_a_replica_is_killed_under_load(
 
 
 @pytest.mark.faults
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["oip", "http:oip", "baidu_std"])
+def test_with_backup_requests_no_idempotent_call_fails_when_a_replica_hangs(
+    tmp_path: Path, protocol: str
+) -> None:
+    model = scale(tmp_path / "two.onnx", 2.0)
+    with serving(model, model) as services:
+        ports = [each.rpc_port if protocol == "oip" else each.http_port for each in services]
+        cluster = [f"127.0.0.1:{port}" for port in ports]
+        stopped, goes_on, done = (threading.Event() for _ in range(3))
+        by_first, while_hung = threading.Semaphore(0), [threading.Semaphore(0) for _ in range(8)]
+        with Endpoint(
+            "two",
+            [Variant("v", cluster)],
+            protocol=protocol,
+            model="two",
+            idempotent=True,
+            hedge_request_timeout_ms=300,
+        ) as made:
+
+            def call(caller: int) -> None:
+                while not done.is_set():
+                    hung = stopped.is_set()
+                    found = made.predict(FEED, timeout=SECONDS)
+                    assert found.outputs["y"].tolist() == [[2, 4, 6]]
+                    if hung and not goes_on.is_set():
+                        while_hung[caller].release()
+                    elif found.replica == cluster[0]:
+                        by_first.release()
+
+            def answered(*counted: threading.Semaphore) -> None:
+                for each in counted:
+                    assert each.acquire(timeout=SECONDS)
+
+            with ThreadPoolExecutor(8) as pool:
+                calls = [pool.submit(call, at) for at in range(8)]
+                try:
+                    answered(*[by_first] * 400)
+                    services[0].send_signal(signal.SIGSTOP)
+                    stopped.set()
+                    answered(*while_hung * 50)  # no caller waits for the one that hangs
+                    services[0].send_signal(signal.SIGCONT)
+                    goes_on.set()
+                    answered(*[by_first] * 1000)  # some were counted before
+                finally:
+                    done.set()
+                for each in calls:
+                    each.result(2 * SECONDS)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize(
     "protocol",
     [
