@@ -10,6 +10,7 @@ Sources: RFC 9112; the Open Inference Protocol (REST).
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Collection, Iterable
@@ -37,6 +38,7 @@ wait."""
 _SILENT_MS: Final = 20_000
 """TCP_USER_TIMEOUT: milliseconds after which a peer that acknowledges no data counts as lost."""
 
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 _MOST_TEXT: Final = 500
 _CODES: Final = {
     **GRPC_OF_HTTP,
@@ -70,7 +72,7 @@ class HttpConnections(Connection):
         now = time.monotonic()
         while self._idle:
             link = self._idle.pop()
-            if now - link.free_since > IDLE:
+            if now - link.free_since > IDLE or link.closing:
                 link.close()
                 continue
             self.opened += 1
@@ -160,7 +162,12 @@ class HttpConnections(Connection):
         try:
             await self._owner.dial(self, link)
         except OSError:
-            link.drop()  # calls wait for other connections, if there are any
+            link.drop()
+            if self._owner.waiting:
+                # It may be stopping. Its calls go on, and the owner decides about those that wait.
+                self._leave()
+                for idle in list(self._idle):
+                    idle.close()
 
     def _dialed(self, task: asyncio.Task[None]) -> None:
         self._dialing.discard(task)
@@ -206,6 +213,11 @@ class _Link(asyncio.Protocol):
         """Forget its call, and return it."""
         call, self._call = self._call, None
         return call
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is closed, or about to be: the server may have done it."""
+        return self._transport is None or self._transport.is_closing()
 
     def close(self) -> None:
         """Disconnect."""
@@ -281,13 +293,13 @@ def outcome_of(head: AnswerHead, body: bytes) -> Outcome:
     """The reply, or the failure, that an answer is. Pure."""
     if head.status == 200:
         size = head.field(JSON_SIZE)
-        if size and not (size.isdigit() and int(size) <= len(body)):
+        if size and not (_NUMBER.fullmatch(size) and int(size) <= len(body)):
             return failure(GrpcCode.INTERNAL, f"the answer has no {size[:20]} bytes of JSON")
         return b"%d\n%b" % (int(size) if size else -1, body)
     code = _CODES.get(head.status, GrpcCode.UNKNOWN)
     text = f"HTTP status {head.status}: {_text_of(body)}"
     pause = head.field("retry-after")
-    if head.status in (429, 503) and pause.isdigit() and len(pause) < 10:
+    if head.status in (429, 503) and _NUMBER.fullmatch(pause):
         # The server has not begun it.
         return CallFailed(code, text, retryable=True, retry_after=float(pause))
     return CallFailed(code, text, retryable=code in RETRYABLE)

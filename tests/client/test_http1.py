@@ -26,6 +26,7 @@ from .conftest import TIMEOUT
 Answer = Callable[[str, bytes], bytes | None]
 """Makes the bytes of an answer from a request's head and body; None closes the connection."""
 
+KEYS = [*map(str, range(64))]
 FEED = {"x": np.float32([[1, 2]])}
 REPLY = {"model_name": "m", "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2],
                                          "data": [2.0, 4.0]}]}  # fmt: skip
@@ -33,7 +34,7 @@ REPLY = {"model_name": "m", "outputs": [{"name": "y", "datatype": "FP32", "shape
 
 def whole(body: bytes, status: int = 200, *fields: str) -> bytes:
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", *fields]
-    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1") + b"\r\n" + body
 
 
 def good(head: str, body: bytes) -> bytes:
@@ -75,6 +76,8 @@ class Server:
         self.ended.set()
 
     def close(self) -> None:
+        with suppress(OSError):  # it is closed already
+            self._listener.shutdown(socket.SHUT_RDWR)  # also while the thread accepts
         self._listener.close()
 
 
@@ -196,6 +199,10 @@ def test_bytes_behind_an_answer_are_never_the_next_one(serve_http: Serve) -> Non
         (whole(b'{"outputs": [{"name": "y"}]}'), "the answer cannot be read"),
         (whole(b"{}", 200, "Inference-Header-Content-Length: 99"), "no 99 bytes of JSON"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{}", "the connection broke"),
+        (whole(b"{}", 200, "Inference-Header-Content-Length: \xb2"), "bytes of JSON"),
+        (whole(b"{}", 200, f"Inference-Header-Content-Length: {'9' * 5000}"), "bytes of JSON"),
+        (whole(b"{}", 503, "Retry-After: \xb2"), "HTTP status 503"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\n" % (b"9" * 5000), "no length"),
         (None, "the connection broke"),
         (whole(b'{"error": "no such input"}', 400), "INVALID_ARGUMENT: .*no such input"),
         (whole(b"<html>", 404), "NOT_FOUND: .*HTTP status 404: <html>"),
@@ -211,7 +218,7 @@ def test_an_answer_that_is_none_is_the_failure_of_its_call_alone(
 
     server = serve_http(once)
     with endpoint(server) as made:
-        timeout = 0.5 if answer is not None and b"999" in answer else TIMEOUT
+        timeout = 0.5 if answer is not None and b": 999\r" in answer else TIMEOUT
         with pytest.raises(CallFailed, match=error if timeout == TIMEOUT else "deadline") as failed:
             made.predict(FEED, timeout=timeout)
         assert server.address in str(failed.value)
@@ -227,6 +234,29 @@ def test_a_server_at_capacity_and_one_that_breaks_off_pass_the_call_on(serve_htt
     with endpoint(broken, healthy, load_balance_strategy="rr", idempotent=True) as made:
         assert {made.predict(FEED, timeout=TIMEOUT).replica for _ in range(4)} == {healthy.address}
     assert broken.requests
+
+
+def test_a_call_does_not_wait_for_a_server_that_stops(serve_http: Serve) -> None:
+    armed, entered, released = (threading.Event() for _ in range(3))
+
+    def slow(head: str, body: bytes) -> bytes:
+        if armed.is_set():
+            entered.set()
+            released.wait(TIMEOUT)
+        return good(head, body)
+
+    stopping, other = serve_http(slow), serve_http(good)
+    with endpoint(stopping, other, load_balance_strategy="sticky") as made:
+        replicas = {key: made.predict(FEED, key=key, timeout=TIMEOUT).replica for key in KEYS}
+        key = next(each for each in KEYS if replicas[each] == stopping.address)
+        armed.set()
+        first = made.predict_future(FEED, key=key, timeout=3 * TIMEOUT)
+        assert entered.wait(TIMEOUT)
+        stopping.close()
+        assert made.predict(FEED, key=key, timeout=TIMEOUT).replica == other.address
+        assert not first.done()
+        released.set()
+        assert first.result(TIMEOUT).replica == stopping.address
 
 
 def test_cancelling_and_closing_disconnect(serve_http: Serve) -> None:
