@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
+from penstock.config.resolve import OpOptions
 from penstock.door.certificates import Certificates
 from penstock.errors import StartupError
 from penstock.observe.logs import logging_to_stderr
@@ -99,11 +100,21 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
     if config.security.enabled:
         known = Credentials(config.security)
         warnings = [f"  warning  {each}" for each in callers_without_key(config, known)]
+    options = [each for graph in deployment.graphs for each in graph.options]
+    places = [f"  warning  {each}" for each in _try_clusters(options)]
     inside = deployment.in_threads()
     loaded = load(inside)
     if _tried_out(inside, loaded):
         warnings = []  # they were logged
-    return [*check_reports(deployment, loaded.options), *loaded.batching_lines, *warnings]
+    return [*check_reports(deployment, loaded.options), *loaded.batching_lines, *warnings, *places]
+
+
+def _try_clusters(options: list[OpOptions]) -> list[str]:
+    if not any(each.executor.name == "ray" for each in options):
+        return []
+    from penstock.service.ray_check import try_clusters
+
+    return try_clusters(options)
 
 
 def _tried_out(deployment: Deployment, loaded: LoadedDeployment) -> bool:

@@ -16,7 +16,7 @@ from penstock.errors import StartupError
 from penstock.executors.elsewhere.executor import ElsewhereExecutor
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.kinds import ExecutorKind, ExecutorSpec
-from penstock.executors.ray.link import COMMAND, Holder, Placed
+from penstock.executors.ray.link import COMMAND, Holder, Placed, label_of
 from penstock.executors.workers.pool import NoWorkerError
 
 _Key: TypeAlias = tuple[asyncio.AbstractEventLoop, str]  # with the arguments of ray.init
@@ -42,11 +42,7 @@ class RayExecutor(ElsewhereExecutor):
     def __init__(self, spec: ExecutorSpec, command: tuple[str, ...] = COMMAND) -> None:
         super().__init__(spec, self._place)
         self._options = options = spec.ray
-        self._given = {
-            "address": options.address,
-            "namespace": options.namespace,
-            "runtime_env": dict(options.runtime_env),
-        }
+        self._given = options.cluster
         self._key = (spec.loop, json.dumps(self._given, sort_keys=True))
         self._command = command
         self._holder: Holder | None = None
@@ -76,7 +72,7 @@ class RayExecutor(ElsewhereExecutor):
         order = {
             "opening": opening.encode().decode(),
             "folder_is_here": "working_dir" in options.runtime_env,
-            "wants": {"CPU": options.num_cpus, "GPU": options.num_gpus, **options.resources},
+            "wants": options.wants,
             "placement": options.placement,
         }
         who = f"op {self.op}: worker {opening.index}"
@@ -91,9 +87,7 @@ class RayExecutor(ElsewhereExecutor):
 def _acquire(key: _Key, given: dict[str, Any], command: tuple[str, ...]) -> Holder:
     """The holder for these arguments, which the engine's ops share."""
     if key not in _holders:
-        address = given["address"]
-        label = "Ray on this machine" if address is None else f"Ray at {address}"
-        _holders[key] = _Shared(Holder(key[0], label, given, command))
+        _holders[key] = _Shared(Holder(key[0], label_of(given["address"]), given, command))
     shared = _holders[key]
     shared.users += 1
     return shared.holder

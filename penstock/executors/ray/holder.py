@@ -10,9 +10,11 @@ The engine sends first the arguments of ``ray.init``, and is told ``{"ready": ad
 
     {"start": 1, "opening": text, "wants": {...}, "placement": text, "timeout": seconds, ...}
     {"kill": 1}
+    {"fits": 1, "wants": {...}}
 
 and is told ``{"waiting": 1, "text": why}`` while it has no place, ``{"started": 1, "where": text}``
-and ``{"ended": 1, "how": text}``, the last always once.
+and ``{"ended": 1, "how": text}``, the last always once; ``{"fits": 1, "text": why not}`` answers
+the third, empty if a node has it all.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class Holder:
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._killed: dict[int, asyncio.Event] = {}
         self._writer: asyncio.StreamWriter | None = None
+        self._asking: set[asyncio.Task[None]] = set()
 
     async def serve(self, line: socket.socket) -> None:
         """Do what the engine says, until it closes the socket."""
@@ -59,12 +62,20 @@ class Holder:
                 number = order["start"]
                 self._killed[number] = asyncio.Event()
                 self._runs[number] = asyncio.create_task(self._run(number, order))
+            elif "fits" in order:
+                task = asyncio.create_task(self._compare(order["fits"], order["wants"]))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
             elif order["kill"] in self._killed:
                 self._killed[order["kill"]].set()
 
     def _tell(self, **what: Any) -> None:
         assert self._writer is not None
         self._writer.write(json.dumps(what).encode() + b"\n")
+
+    async def _compare(self, number: int, wants: Mapping[str, float]) -> None:
+        text = await self._what_is_missing(wants)
+        self._tell(fits=number, text=text if text.endswith(NOWHERE) else "")
 
     async def _run(self, number: int, order: Mapping[str, Any]) -> None:
         try:
@@ -154,6 +165,10 @@ class Holder:
         return missing(wants, free, [each["Resources"] for each in nodes if each["Alive"]])
 
 
+NOWHERE: Final = ", which no node has"
+"""The end of the text about a worker for which there would be no room without the others either."""
+
+
 class NoPlaceError(Exception):
     """No node had room for a worker in time."""
 
@@ -173,10 +188,12 @@ def missing(
     for key, amount in asked.items():
         total = sum(each.get(key, 0.0) for each in nodes)
         parts.append(f"{amount:g} {key} ({free.get(key, 0.0):g} of {total:g} are free)")
-    text = f"it has no place in the cluster: it wants {' and '.join(parts) or 'nothing'}"
+    wanted = f"it wants {' and '.join(parts) or 'nothing'}"
     if not any(all(each.get(key, 0.0) >= n for key, n in asked.items()) for each in nodes):
-        text += ", which no node has"
-    return text
+        return f"it has no place in the cluster: {wanted}{NOWHERE}"
+    if all(free.get(key, 0.0) >= amount for key, amount in asked.items()):
+        return f"Ray has not started it yet: {wanted}"  # or it is free on several nodes
+    return f"it has no place in the cluster: {wanted}"
 
 
 def reason(error: BaseException) -> str:

@@ -27,6 +27,11 @@ COMMAND: Final = (sys.executable, "-P", "-m", "penstock.executors.ray.holder")
 """The program, without its arguments."""
 
 
+def label_of(address: str | None) -> str:
+    """What messages call the cluster at this address."""
+    return "Ray on this machine" if address is None else f"Ray at {address}"
+
+
 class Placed:
     """A worker that was asked for, and maybe started; see ``Started`` of the executor elsewhere.
 
@@ -58,6 +63,7 @@ class _Process:
         self.address = ""
         self._label = label
         self._workers: dict[int, tuple[str, Placed]] = {}  # with what messages call it
+        self._fits: dict[int, asyncio.Future[str]] = {}
         self._last = 0
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -110,6 +116,13 @@ class _Process:
         self._workers[self._last] = (who, placed)
         self.tell({"start": self._last, **order})
         return placed
+
+    async def what_no_node_has(self, wants: Mapping[str, float]) -> str:
+        """See ``Holder``."""
+        self._last += 1
+        answer = self._fits[self._last] = self.loop.create_future()
+        self.tell({"fits": self._last, "wants": dict(wants)})
+        return str(await answer)
 
     def tell(self, what: Mapping[str, Any]) -> None:
         if self._writer is not None and not self.over:
@@ -165,6 +178,9 @@ class _Process:
             if not placed.began.done():
                 placed.began.set_exception(NoWorkerError(how))
         self._workers.clear()
+        for answer in self._fits.values():
+            answer.set_exception(NoWorkerError(how))
+        self._fits.clear()
 
     def _take(self, told: Mapping[str, Any]) -> None:
         if "waiting" in told:
@@ -175,6 +191,8 @@ class _Process:
             placed.where = told["where"]
             if not placed.began.done():  # the start was cancelled
                 placed.began.set_result(None)
+        elif "fits" in told:
+            self._fits.pop(told["fits"]).set_result(told["text"])
         else:
             _, placed = self._workers.pop(told["ended"])
             placed.end.set_result(told["how"])
@@ -216,6 +234,17 @@ class Holder:
             NoWorkerError: there is no cluster.
         """
         return (await self._running()).address
+
+    async def what_no_node_has(self, wants: Mapping[str, float]) -> str:
+        """Why a worker would never have a place in the cluster as it is; empty if it would.
+
+        Args:
+            wants: what it needs, by resource.
+
+        Raises:
+            NoWorkerError: there is no cluster.
+        """
+        return await (await self._running()).what_no_node_has(wants)
 
     async def start_worker(
         self, who: str, order: Mapping[str, Any], timeout: float | None

@@ -26,6 +26,20 @@ class RayOptions:
     placement: Placement = "default"
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def cluster(self) -> dict[str, Any]:
+        """The arguments of ``ray.init``; ops with equal ones use one cluster together."""
+        return {
+            "address": self.address,
+            "namespace": self.namespace,
+            "runtime_env": dict(self.runtime_env),
+        }
+
+    @property
+    def wants(self) -> dict[str, float]:
+        """What a worker takes of its node, by resource."""
+        return {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+
 
 USUAL: Final = RayOptions()
 """Those of an op without the keys."""

@@ -37,6 +37,10 @@ def main() -> None:
         if "kill" in order:
             tell(ended=order["kill"], how="it was killed")
             continue
+        if "fits" in order:
+            lacks = order["wants"]["CPU"] > 2
+            tell(fits=order["fits"], text="it wants much, which no node has" if lacks else "")
+            continue
         number = order["start"]
         match order["opening"]:
             case "no room":

@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -157,6 +159,22 @@ async def test_a_cluster_of_another_version_is_refused_in_one_line(ray: Cluster)
     assert "Version mismatch" in text
     assert "Ray: 1.2.3" in text
     assert "\n" not in text
+
+
+@pytest.mark.timeout(200)
+def test_check_says_that_no_node_is_large_enough(ray: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "service.py"
+    path.write_text(SCRIPT.replace('"address": "auto"', '"address": "auto", "num_cpus": 2'))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "check", "--open", str(path)],
+        env={**os.environ, "RAY_ADDRESS": ray.address},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert "  warning  op double: it has no place in the cluster: it wants 2 CPU" in done.stdout
+    assert ", which no node has" in done.stdout
 
 
 @pytest.mark.timeout(200)

@@ -29,6 +29,14 @@ def test_what_is_missing(wants: dict[str, float], expected: str) -> None:
     assert missing(wants, {"CPU": 0.5}, nodes).endswith(expected)
 
 
+def test_a_worker_for_which_there_is_room_is_only_slow() -> None:
+    text = "Ray has not started it yet: it wants 0.5 CPU (0.5 of 1 are free)"
+    assert missing({"CPU": 0.5, "GPU": 0}, {"CPU": 0.5}, [{"CPU": 1.0}]) == text
+    assert missing({"CPU": 0}, {}, [{}]) == "Ray has not started it yet: it wants nothing"
+    assert missing({"CPU": 2}, {"CPU": 2}, [{"CPU": 1}] * 2).endswith(", which no node has")
+    assert missing({"CPU": 0.6}, {"CPU": 0.5}, [{"CPU": 1.0}]).startswith("it has no place")
+
+
 def test_an_error_of_ray_is_one_line() -> None:
     stack = "ray::Host.begin()\nTraceback (most recent call last):\n  File 'x'\nOSError: no file"
     assert reason(RuntimeError(stack)) == "RuntimeError: OSError: no file"
