@@ -50,7 +50,8 @@ def container(resources: list[Resource]) -> dict[str, Any]:
 def variables(resources: list[Resource]) -> dict[str, str]:
     """The environment of the service: of its image, and of the pod."""
     image = read((ROOT / "deploy/Containerfile").read_text())[1].only("ENV").text
-    given = {each["name"]: each["value"] for each in container(resources)["env"]}
+    pod = container(resources)["env"]
+    given = {each["name"]: each["value"] for each in pod if "value" in each}
     return environment(image, {"PATH": ""}) | given
 
 
@@ -182,6 +183,20 @@ def test_the_cache_of_models_has_room_in_its_volume() -> None:
 
 
 # What the objects say of each other
+
+
+def test_the_service_shows_the_token_of_its_cluster() -> None:
+    resources = build(FOLDER / "overlays/ray")
+    (cluster,) = of_kind(resources, "RayCluster")
+    assert cluster["spec"]["authOptions"] == {"mode": "token"}
+    pod = {each["name"]: each for each in container(resources)["env"]}
+    assert pod["RAY_AUTH_MODE"]["value"] == "token"
+    # KubeRay names the secret as the cluster.
+    wanted = {"name": cluster["metadata"]["name"], "key": "auth_token"}
+    assert pod["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == wanted
+    assert (
+        f"--address={cluster['metadata']['name']}-head-svc:6379" in container(resources)["args"][0]
+    )
 
 
 def test_every_selector_selects(resources: list[Resource]) -> None:
