@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.documents import ROOT, blocks_of
 from tests.kit.redis_server import RedisServer, redis_server
-from tests.service.scripts import Answer, BackgroundCall, fetch_as, until
+from tests.service.scripts import Answer, BackgroundCall, fetch, fetch_as, until
 from tests.services.process import ServiceProcess, running
 
 (EXECUTOR,) = [
@@ -35,7 +37,8 @@ def total(made):
 
 far = {"executor": "subprocess"}
 last = op(op(name="make", **far)(make), name="total", **far)(total)
-Service("sums", last, http_port=0, rpc_port=0, dag={"external_store": os.environ["STORE"]}).run()
+dag = {"external_store": os.environ["STORE"], "retry": int(os.environ["RETRY"])}
+Service("sums", last, http_port=0, rpc_port=0, deadline=120, dag=dag).run()
 """
 LARGE = 1 << 18  # numbers, of 8 bytes
 
@@ -46,15 +49,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def server(
-    store: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServiceProcess]:
-    folder = tmp_path_factory.mktemp("service")
+@contextmanager
+def service(folder: Path, store: RedisServer, retry: int = 1) -> Iterator[ServiceProcess]:
+    """The service, which uses the store; it may not show the password."""
     (folder / "subprocesses.py").write_text(EXECUTOR.text)
     (folder / "service.py").write_text(SCRIPT)
-    url = store.url.replace("//", f"//:{SECRET}@")
-    with running(folder / "service.py", cwd=folder, environment={"STORE": url}) as server:
+    environment = {"STORE": store.url.replace("//", f"//:{SECRET}@"), "RETRY": str(retry)}
+    with running(folder / "service.py", cwd=folder, environment=environment) as server:
         server.folder = folder  # type: ignore[attr-defined]
         yield server
         status = fetch_as(f"{server.http_url}/status").body.decode()
@@ -64,8 +65,17 @@ def server(
         assert SECRET not in status
 
 
+@pytest.fixture(scope="module")
+def server(
+    store: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    with service(tmp_path_factory.mktemp("service"), store) as server:
+        yield server
+
+
 def call(server: ServiceProcess, **inputs: object) -> Answer:
-    return fetch_as(f"{server.http_url}/sums", json.dumps({"n": LARGE, **inputs}).encode())
+    body = json.dumps({"n": LARGE, **inputs}).encode()
+    return fetch(f"{server.http_url}/sums", body, timeout=130)
 
 
 def check(answer: Answer, n: int = LARGE) -> None:
@@ -130,3 +140,48 @@ def test_without_the_store_values_go_through_the_engine(
     until(used_again, "the store to be used again", timeout=60)
     until(lambda: keys(store) == [], "the deletion of all keys")
     assert "values go through the engine: the external store redis://127.0.0.1" in server.log()
+
+
+KILLS = 20
+HUGE = 6_250_000  # numbers: 50 MB
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_values_of_50_mb_while_the_store_is_killed_and_hangs_cost_no_answer(
+    tmp_path: Path, store: RedisServer
+) -> None:
+    """Every request is answered, because it may run again; keys always expire, and none stays."""
+    answers: list[Answer] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            answers.append(call(server, n=HUGE))
+
+    with service(tmp_path, store, retry=5) as server:
+        callers = [BackgroundCall(ask) for _ in range(2)]
+        for number in range(KILLS):
+            put = commands(store, "hset")
+            until(lambda put=put: commands(store, "hset") > put, "a value", timeout=120)  # type: ignore[misc]
+            assert all(left != -1 for left in times_to_live(store)), "every key expires"
+            if number % 4:
+                store.kill()
+                store.start()
+            else:
+                store.stop()
+                before = len(answers)
+                until(lambda n=before: len(answers) > n, "an answer without it", timeout=120)  # type: ignore[misc]
+                store.go_on()
+        over.set()
+        for each in callers:
+            each.result(130)
+        for answer in answers:
+            check(answer, HUGE)
+        until(lambda: keys(store) == [], "the deletion of all keys", timeout=60)
+    assert len(answers) >= KILLS
+
+
+def times_to_live(store: RedisServer) -> list[int]:
+    with store.client(password=SECRET) as client:
+        return [client.ttl(each) for each in client.scan_iter()]
