@@ -159,7 +159,7 @@ def test_values_of_50_mb_while_the_store_is_killed_and_hangs_cost_no_answer(
         while not over.is_set():
             answers.append(call(server, n=HUGE))
 
-    with service(tmp_path, store, retry=5) as server:
+    with service(tmp_path, store, retry=2) as server:
         callers = [BackgroundCall(ask) for _ in range(2)]
         for number in range(KILLS):
             put = commands(store, "hset")

@@ -20,6 +20,7 @@ class Request:
 
     def __init__(self, *kept_away: int) -> None:
         self.graph = SimpleNamespace(kept_away=frozenset(kept_away))
+        self.attempt = 1
         self.endings: list[Callable[[], object]] = []
 
     def at_end(self, call: Callable[[], object]) -> None:
@@ -56,6 +57,13 @@ async def test_a_key_is_deleted_at_the_end_of_its_request() -> None:
 async def test_an_op_whose_output_is_needed_here_gets_no_key() -> None:
     side = EngineStore(OPTIONS, "op", FakeStore().opened)
     assert side.key_for(sample_of(Request(1), op=0)) is None
+
+
+async def test_a_request_that_runs_again_does_without_the_store() -> None:
+    side = EngineStore(OPTIONS, "op", FakeStore().opened)
+    request = Request(0)
+    request.attempt = 2
+    assert side.key_for(sample_of(request)) is None
 
 
 @pytest.mark.parametrize(

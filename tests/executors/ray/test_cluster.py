@@ -43,3 +43,10 @@ def test_a_head_that_is_lost_and_a_node_that_is_stopped() -> None:
 @pytest.mark.timeout(2000)
 def test_thirty_kills_of_workers_actors_nodes_and_the_head() -> None:
     run_inside(HERE / "inside_storm.py", timeout=2000.0)
+
+
+@pytest.mark.real
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_large_values_between_two_nodes() -> None:
+    run_inside(HERE / "inside_store.py", timeout=600.0)
