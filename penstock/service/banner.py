@@ -255,6 +255,8 @@ def _workers(options: OpOptions) -> str:
         return f"{kind} workers at {options.socket}"
     if options.executor.one_worker:
         return kind
+    if options.executor.elsewhere:
+        return f"{options.concurrency} {kind} worker{'s' if options.concurrency > 1 else ''}"
     seats = "" if options.seats is None else f" x {options.seats} seats"
     if options.concurrency == 1:
         return f"1 {kind}{seats}"

@@ -58,6 +58,7 @@ async def coroutine_process(self: Op, feed_batch: list[Any]) -> Any:
         ({"process": coroutine_process}, {"executor": "process"}, "2 coroutines"),
         ({}, {"executor": "inline"}, "inline"),
         ({}, {"executor": "process"}, "2 processes"),
+        ({}, {"executor": "ray"}, "2 ray workers"),
         ({}, {}, "2 threads"),
     ],
 )
