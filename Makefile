@@ -87,7 +87,7 @@ test: $(READY) ## pure and engine tests (two to four minutes)
 PYTHONS ?= 3.12 3.13 3.14
 IMPORTED := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis schemathesis 'httpx[http2]' h11 httptools \
 	uvicorn h2 fastapi grpcio grpcio-health-checking grpcio-reflection psutil onnx onnxruntime pillow msgpack \
-	opencv-python-headless requests packaging grpcio-tools shapely pyclipper s3fs 'moto[s3]' flask flask-cors
+	opencv-python-headless requests packaging grpcio-tools shapely pyclipper s3fs 'moto[s3]' flask flask-cors kubernetes-validate
 test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3.14 that is found (minutes each)
 	for version in $(PYTHONS); do \
 		python=$$(ls -d ~/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \

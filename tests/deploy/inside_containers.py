@@ -77,7 +77,7 @@ def stand_in(builder: Builder, text: str) -> Image:
 OTHERS = {"/packages": Path(sysconfig.get_path("purelib"))}
 
 
-def until_ready(container: Running) -> psutil.Process:
+def until_ready(container: Running, timeout: float = 60.0) -> psutil.Process:
     def ready() -> bool:
         assert container.outer.poll() is None, container.output.read_text()
         try:
@@ -86,7 +86,7 @@ def until_ready(container: Running) -> psutil.Process:
         except OSError:
             return False
 
-    until(ready, "readiness", 60)
+    until(ready, "readiness", timeout)
     return container.first()
 
 

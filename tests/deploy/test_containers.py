@@ -40,3 +40,10 @@ def test_containers_as_they_are_built(tmp_path: Path, monkeypatch: pytest.Monkey
     subprocess.run([*pip, *wheel], check=True)
     monkeypatch.setenv("WHEELS", str(tmp_path))
     run_inside(HERE / "inside_containers.py", "-m", "long", timeout=600, mounts=True)
+
+
+@pytest.mark.real
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_service_beside_a_cluster_of_ray() -> None:
+    run_inside(HERE / "inside_ray.py", timeout=600, mounts=True)
