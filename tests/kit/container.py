@@ -101,7 +101,7 @@ class Image:
         for path in writable:
             _mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", self.root / path[1:])
         program = [*self.entrypoint, *(self.command if arguments is None else arguments)]
-        command = ["unshare", "--pid", "--ipc", "--mount", "--fork", "--kill-child", "sh", "-c"]
+        command = ["unshare", "--pid", "--ipc", "--mount", "--fork", "sh", "-c"]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [*command, _RUN, str(self.root), self.user, self.folder, *program],
@@ -113,7 +113,10 @@ class Image:
         try:
             yield Running(process, log)
         finally:
-            process.kill()  # with it ends process 1, and with that all others
+            # With process 1 all others end. Another user's does not end with its parent.
+            if process.poll() is None:
+                for each in psutil.Process(process.pid).children():
+                    each.kill()
             process.wait()
             for path in (*(volumes or {}), *writable):
                 subprocess.run(["umount", str(self.root / path[1:])], check=True)
