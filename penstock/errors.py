@@ -337,13 +337,16 @@ class ServiceBusy(RequestError):
     """At capacity. Nothing was started; a later retry may succeed."""
 
     code = "busy"
-    retry_after = 1.0
+    retry_after: float | None = 1.0
 
 
 class ServiceClosed(RequestError):
     """Draining or stopped. A retry elsewhere may succeed."""
 
     code = "closed"
+
+    admitted = False
+    """Whether it was admitted before, so that it may have run."""
 
 
 class NoWorker(ServiceClosed):

@@ -148,7 +148,9 @@ class GraphCall(Submission):
         size = sum(each.size for each in arrays)
         size = (size + items(dict.values(value), most)) * _A_NUMBER
         if size > self.held.limit:
-            raise ServiceBusy("the answer exceeds the budget of bytes in flight")
+            error = ServiceBusy("the answer exceeds the budget of bytes in flight")
+            error.retry_after = None  # it has run, and would exceed it again
+            raise error
         self.held.take(size)
 
     def encoded(self, value: Feed) -> Any:

@@ -17,7 +17,7 @@ from penstock.api.graph_call import GraphCall
 from penstock.api.http import JSON, HttpCall
 from penstock.door.exchange import HttpReply
 from penstock.engine.graph import ServedGraph
-from penstock.errors import RequestError
+from penstock.errors import RequestError, ServiceClosed
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols.heads import Headers
 from penstock.protocols.oip import InferRequest
@@ -145,10 +145,16 @@ class GrpcInfer(InferCall):
 
 
 def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
-    """An error over HTTP."""
+    """An error over HTTP.
+
+    ``Retry-After`` is for requests that were refused before they ran, as over gRPC the push-back:
+    clients repeat them, also those that must not run twice.
+    """
     status = http_status(error)
     body = error_body(error, log_id)
-    return HttpReply(status, (JSON, *reply_fields(error, status)), body, close=status == 413)
+    refused = type(error) is ServiceClosed and not error.admitted
+    fields = reply_fields(error, status if refused else None)
+    return HttpReply(status, (JSON, *fields), body, close=status == 413)
 
 
 def error_body(error: RequestError, log_id: int | None = None) -> bytes:

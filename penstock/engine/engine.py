@@ -623,7 +623,9 @@ class Engine:
         """Answer all remaining requests with ServiceClosed, now."""
         self._draining = True
         for submission in sorted(self._deadlines, key=lambda each: each.data_id):
-            self._reply(submission, Outcome(None, ServiceClosed("dag closed.")))
+            error = ServiceClosed("dag closed.")
+            error.admitted = True
+            self._reply(submission, Outcome(None, error))
         self._alarm.cancel()
 
     def settle(self, sample: Sample, outcome: Outcome) -> None:

@@ -264,7 +264,13 @@ _ERR_NO_OF_HTTP = {
 def brpc_code_of(error: RequestError) -> BrpcCode:
     """Return brpc's error code of an error."""
     row = status_of(error)
-    return row.brpc or brpc_code_of_grpc(row.grpc)
+    code = row.brpc or brpc_code_of_grpc(row.grpc)
+    has_run = isinstance(error, errors.HttpError) or (
+        isinstance(error, errors.ServiceClosed) and error.admitted
+    )
+    if has_run and code in (BrpcCode.ELIMIT, BrpcCode.ELOGOFF):
+        return BrpcCode.EINTERNAL  # clients repeat what is refused with these
+    return code
 
 
 def brpc_code_of_grpc(code: GrpcCode) -> BrpcCode:

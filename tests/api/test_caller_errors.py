@@ -14,14 +14,22 @@ from penstock.api.baidu_std import BaiduStd
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.router import Router
+from penstock.client.errors import CallFailed
+from penstock.client.http1 import outcome_of
+from penstock.client.http_answer import read_head
+from penstock.client.routing import Attempts
 from penstock.door.limits import DoorLimits
 from penstock.errors import (
+    HttpError,
     PermissionDenied,
     RequestError,
     ServiceBusy,
+    ServiceClosed,
     TooManyRequests,
     Unauthenticated,
+    WorkerDied,
 )
+from penstock.protocols.status import BrpcCode, brpc_code_of
 from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
 from tests.api.test_admission import SIZE, Doorkeeper, by_baidu_std, tell
 from tests.services.door import Site
@@ -63,6 +71,38 @@ def test_a_refusal_has_its_status_and_fields_in_every_form(
     assert str(error).encode() in body
     added = [each for each in headers if each[0] in (b"www-authenticate", b"retry-after")]
     assert added == ([field] if field is not None else [])
+
+
+def _cut() -> ServiceClosed:
+    error = ServiceClosed("dag closed.")
+    error.admitted = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (ServiceBusy("full"), True),
+        (ServiceClosed("the service is shutting down"), True),
+        (_cut(), False),
+        (WorkerDied("died"), False),
+        (HttpError(503, "later"), False),
+    ],
+)
+def test_a_model_server_s_clients_repeat_what_has_not_run(
+    error: RequestError, refused: bool
+) -> None:
+    """What has run may only be repeated if its caller says so."""
+    reply = oip_call.error_reply(error)
+    lines = b"".join(b"%b: %b\r\n" % each for each in reply.headers)
+    head = read_head(b"HTTP/1.1 %d X\r\n%b\r\n" % (reply.status, lines))
+    assert head is not None
+    failed = outcome_of(head, bytes(reply.body))
+    assert isinstance(failed, CallFailed)
+    once = Attempts(3, None, idempotent=False)
+    assert once.repeatable(failed) == refused
+    assert (brpc_code_of(error) in (BrpcCode.ELIMIT, BrpcCode.ELOGOFF)) == refused
+    assert Attempts(3, None, idempotent=True).repeatable(failed)
 
 
 @pytest.mark.parametrize(

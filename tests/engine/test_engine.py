@@ -385,7 +385,9 @@ def test_closing_answers_all_requests_in_flight_with_an_error() -> None:
     h = make_harness()
     submissions = [h.request(), h.request()]
     h.engine.close()
-    assert [str(h.answer(j).error) for j in submissions] == ["dag closed."] * 2
+    errors = [h.answer(j).error for j in submissions]
+    assert [str(each) for each in errors] == ["dag closed."] * 2
+    assert all(type(each) is ServiceClosed and each.admitted for each in errors)
     h.workers["op"].finish()
 
 
