@@ -13,14 +13,12 @@ Source: ``docs/compatibility.md`` (remote ops).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from penstock.client.call import METHOD
-from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.messages import (
     decode_reply,
@@ -31,7 +29,7 @@ from penstock.client.messages import (
 )
 from penstock.client.model_feeds import ModelFeeds, conf_of
 from penstock.client.model_stream import as_texts
-from penstock.client.tls import Tls
+from penstock.client.remote_options import RemoteOptions
 from penstock.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -52,8 +50,6 @@ from penstock.runtimes.model_input import ModelInput
 from penstock.runtimes.prototxt import ModelConf, Variable
 from penstock.tensor import LOD_SUFFIX, TensorSpec
 
-RemoteKind: TypeAlias = Literal["model", "general_model", "pipeline"]
-
 _ERRORS: Final[dict[GrpcCode, type[RequestError]]] = {
     GrpcCode.INVALID_ARGUMENT: InputMismatch,
     GrpcCode.OUT_OF_RANGE: InputMismatch,
@@ -64,38 +60,6 @@ _ERRORS: Final[dict[GrpcCode, type[RequestError]]] = {
     GrpcCode.ABORTED: Unreachable,
 }
 """Errors by the status of a call; any other status is an ``InferenceFailed``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteOptions:
-    """The options of a remote op.
-
-    Attributes:
-        kind: the protocol of the endpoints.
-        endpoints: the endpoints.
-        name: name of the remote model or pipeline; None: the op's name for a model, no name for a
-            pipeline.
-        op: the op's name.
-        fetch_list: the outputs to return; None for all.
-        client_config: path of the file with aliases, or of its folder.
-        encryption_key: path of the key of an encrypted model; None if it is not encrypted.
-        token: the place of the token that is sent, see ``token_at``; None for none.
-        tls: files for TLS; None for connections without it.
-    """
-
-    kind: RemoteKind
-    endpoints: tuple[Endpoint, ...]
-    name: str | None
-    op: str
-    fetch_list: tuple[str, ...] | None = None
-    client_config: str | None = None
-    encryption_key: str | None = None
-    token: str | None = None
-    tls: Tls | None = None
-
-    def __str__(self) -> str:
-        what = self.kind if self.name is None else f"{self.kind} {self.name}"
-        return f"{what} at {', '.join(map(str, self.endpoints))}"
 
 
 class CallsMethods(Protocol):

@@ -17,7 +17,7 @@ from penstock.batching.joining import Joining
 from penstock.batching.padding import Axes, Padding
 from penstock.batching.rows import Declared
 from penstock.client.endpoints import parse_endpoints
-from penstock.client.remote import RemoteKind, RemoteOptions
+from penstock.client.remote_options import RemoteKind, RemoteOptions
 from penstock.client.tls import Tls
 from penstock.config.checks import unavailable_op
 from penstock.config.problems import dotted, explain

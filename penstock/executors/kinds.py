@@ -19,10 +19,10 @@ from penstock.executors.executor import Executor, OpSource
 from penstock.executors.external.executor import ExternalExecutor
 from penstock.executors.external_store.rules import StoreOptions
 from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
+from penstock.executors.outgoing import Outgoing, passed_on
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.ray.options import USUAL, RayOptions
-from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
 from penstock.executors.seats.processes import SeatedProcesses
 from penstock.executors.seats.threads import SeatedThreads
 from penstock.executors.work import BoundOp
@@ -146,6 +146,8 @@ def _process(spec: ExecutorSpec) -> Executor:
 def _remote(spec: ExecutorSpec) -> Executor:
     options = spec.ops[0].options.remote
     assert options is not None
+    from penstock.executors.remote import RemoteExecutor
+
     return RemoteExecutor(spec.ops, spec.loop, options, spec.conf, spec.outgoing)
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import floor
-from typing import TypeAlias
 
 from penstock.client.baidu_std import baidu_std
 from penstock.client.channels import AsyncChannel
@@ -19,32 +18,19 @@ from penstock.client.remote import (
     CallsMethods,
     RemoteGeneralModel,
     RemoteModel,
-    RemoteOptions,
     RemotePipeline,
 )
+from penstock.client.remote_options import RemoteOptions
 from penstock.client.routed_channel import RoutedChannel
 from penstock.client.token import token_at
 from penstock.executors.local import CoroutineExecutor
+from penstock.executors.outgoing import Outgoing
 from penstock.executors.work import Answer, BoundOp
 from penstock.ops.failures import HOOK_FAULTS, process_raised
-from penstock.protocols.http2 import encode_block
-from penstock.protocols.trace_context import TRACEPARENT, fields, state_of
 from penstock.request import Batch, Feed
 from penstock.runtimes.prototxt import ModelConf
 
 _log = logging.getLogger(__name__)
-
-Outgoing: TypeAlias = Callable[[Batch], bytes]
-
-
-def passed_on(batch: Batch) -> bytes:
-    """The incoming trace context of the first request that has one."""
-    for sample in batch.samples:
-        exchange = getattr(getattr(sample.flight, "call", None), "exchange", None)
-        if exchange is not None and TRACEPARENT in exchange.head.fields:
-            head = exchange.head
-            return encode_block(fields(head.fields[TRACEPARENT], state_of(head)))
-    return b""
 
 
 class RemoteExecutor(CoroutineExecutor):

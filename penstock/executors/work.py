@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 from penstock.batching.joining import Joined, Joining
 from penstock.batching.minibatch import in_turn, plan_calls
 from penstock.batching.stack import concatenated, scatter, stack
-from penstock.client.remote import RemoteOptions
+from penstock.client.remote_options import RemoteOptions
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,

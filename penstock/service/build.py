@@ -27,9 +27,9 @@ from penstock.errors import StartupError
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.executor import OpSource
 from penstock.executors.kinds import ExecutorSpec
+from penstock.executors.outgoing import Outgoing, passed_on
 from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.spawner import Spawner
-from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends

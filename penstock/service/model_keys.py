@@ -14,7 +14,7 @@ import json
 from base64 import b64encode
 from dataclasses import replace
 
-from penstock.client.remote import RemoteOptions
+from penstock.client.remote_options import RemoteOptions
 from penstock.config.resolve import OpOptions
 from penstock.door.listeners import is_loopback
 from penstock.errors import ModelError

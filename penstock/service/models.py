@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from penstock.client.remote import RemoteOptions
+from penstock.client.remote_options import RemoteOptions
 from penstock.client.tls import Security, Tls
 from penstock.client.token import token_at
 from penstock.config.load import Loaded

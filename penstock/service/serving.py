@@ -51,7 +51,7 @@ from penstock.api.router import Router
 from penstock.door.exchange import Exchange
 from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError, StoreError
-from penstock.executors.remote import passed_on
+from penstock.executors.outgoing import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
 from penstock.observe.history import Point

@@ -13,12 +13,11 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
 from penstock.client.remote import (
     RemoteGeneralModel,
-    RemoteKind,
     RemoteModel,
-    RemoteOptions,
     RemotePipeline,
     error_of,
 )
+from penstock.client.remote_options import RemoteKind, RemoteOptions
 from penstock.errors import (
     DeadlineExceeded,
     InferenceFailed,

@@ -12,6 +12,12 @@ from tests.services.process import running
 pytestmark = pytest.mark.real
 
 UNUSED = (
+    "penstock.client.call",
+    "penstock.client.channels",
+    "penstock.client.client",
+    "penstock.client.remote",
+    "penstock.client.sdk",
+    "penstock.executors.remote",
     "penstock.executors.external_store.engine",
     "penstock.executors.external_store.redis_store",
     "penstock.executors.external_store.worker",
