@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -170,25 +170,44 @@ def services() -> Iterator[Any]:
                 yield pytest.param((how, executor, mode, False), id=name, marks=pytest.mark.law)
 
 
-@pytest.fixture(scope="module", params=services())
-def law(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Law]:
-    how, executor, mode, is_sample = request.param
-    served, folder = SERVED[how], tmp_path_factory.mktemp("law")
-    few = is_sample and executor == "process"
+@contextmanager
+def open_law(
+    how: str, executor: dict[str, Any], mode: str, folder: Path, *, few: bool, sample: bool
+) -> Iterator[Law]:
+    """Serve models.
+
+    Args:
+        how: a name of SERVED.
+        executor: the keys of each op.
+        mode: a name of MODES.
+        few: whether only a part of the models is served.
+        sample: whether each is called less often.
+    """
+    served = SERVED[how]
     names = sample_of(served.names) if few else served.names
     graphs = {name: GRAPHS.get(name, {name: REQUEST}) for name in names}
     parts = {each: Bare.open(each, folder) for each in dict.fromkeys(chain(*graphs.values()))}
     models = {name: graph(name, parts) if name in GRAPHS else parts[name] for name in names}
-    keys = {**EXECUTORS[executor], **MODES[mode]}
+    keys = {**executor, **MODES[mode]}
     entries = {
         name: {"path": str(each.file), **keys, **each.case.options} for name, each in parts.items()
     }
     with served.start(folder, graphs, entries) as server:
         doors = {name: DOORS[name](server) for name in served.doors}
         alike = {name: served.alone(each) for name, each in models.items()}
-        yield Law(server, alike, doors, mode != "no-batches", is_sample, {})
+        yield Law(server, alike, doors, mode != "no-batches", sample, {})
         for each in doors.values():
             each.close()
+
+
+@pytest.fixture(scope="module", params=services())
+def law(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Law]:
+    how, executor, mode, is_sample = request.param
+    few = is_sample and executor == "process"
+    folder = tmp_path_factory.mktemp("law")
+    keys = EXECUTORS[executor]
+    with open_law(how, keys, mode, folder, few=few, sample=is_sample) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("seed", SEEDS)
