@@ -61,11 +61,14 @@ class EngineStore:
             await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT)
 
     def key_for(self, sample: Sample) -> str | None:
-        """A new key for the outputs of a sample; None if they are needed here, or if the request
-        runs again: the store may have been why.
+        """A new key for the outputs of a sample; None if they are needed here, such as to count
+        their rows, or if the request runs again: the store may have been why.
         """
         flight = sample.flight
         if sample.op not in flight.graph.kept_away or flight.attempt > 1:
+            return None
+        stages = flight.graph.stages
+        if any(stages[each].sizing is not None for each in flight.plan.consumers[sample.op]):
             return None
         nonce = secrets.token_hex(_NONCE_BYTES)
         return key_of(self._options.service, sample.data_id, self._op, nonce)

@@ -36,6 +36,9 @@ def open_store(options: StoreOptions) -> ExternalStore:
     """
     scheme = options.address.scheme
     if scheme in SCHEMES:
+        problem = problem_of(scheme)
+        if problem is not None:  # on another machine than that of the service
+            raise StoreRefuses(f"cannot be used: {problem}")
         from penstock.executors.external_store.redis_store import RedisStore
 
         return RedisStore(options)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from struct import Struct, unpack_from
@@ -115,6 +115,8 @@ class Blob:
 class Stored:
     """Stands for a value whose octets are in an external store.
 
+    Those of equal heads are equal: requests with values of the same type and shape share a batch.
+
     Attributes:
         key: under which they are stored.
         number: of the value, among those with this key.
@@ -122,10 +124,10 @@ class Stored:
         nbytes: how many octets they are.
     """
 
-    key: str
-    number: int
+    key: str = field(compare=False)
+    number: int = field(compare=False)
     head: bytes
-    nbytes: int
+    nbytes: int = field(compare=False)
 
     def value(self, octets: bytearray) -> Array | bytes:
         """The value; an array is writable, and keeps ``octets``.

@@ -18,8 +18,10 @@ from tests.executors.external_store.fake import OPTIONS, FakeStore
 class Request:
     """What a sample's submission does for the store."""
 
-    def __init__(self, *kept_away: int) -> None:
-        self.graph = SimpleNamespace(kept_away=frozenset(kept_away))
+    def __init__(self, *kept_away: int, sizing: object = None) -> None:
+        stages = [SimpleNamespace(sizing=each) for each in (None, sizing)]
+        self.graph = SimpleNamespace(kept_away=frozenset(kept_away), stages=stages)
+        self.plan = SimpleNamespace(consumers=((1,), ()))
         self.attempt = 1
         self.endings: list[Callable[[], object]] = []
 
@@ -57,6 +59,7 @@ async def test_a_key_is_deleted_at_the_end_of_its_request() -> None:
 async def test_an_op_whose_output_is_needed_here_gets_no_key() -> None:
     side = EngineStore(OPTIONS, "op", FakeStore().opened)
     assert side.key_for(sample_of(Request(1), op=0)) is None
+    assert side.key_for(sample_of(Request(0, sizing="by rows"), op=0)) is None
 
 
 async def test_a_request_that_runs_again_does_without_the_store() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.batching.stack import signature
 from penstock.errors import InferenceFailed, ValueLost
 from penstock.executors.external_store import rules
 from penstock.executors.external_store.rules import MARGIN, PAUSE
@@ -156,3 +157,27 @@ def test_a_value_that_cannot_be_had_fails_its_own_request(error: StoreFailed | N
     assert "an input cannot be had from the external store, which d" in str(lost)
     assert fine is None
     assert samples[1].inputs == {"a": {"x": 3}}
+
+
+def test_requests_with_stored_values_of_equal_shapes_share_a_batch() -> None:
+    worker = Worker()
+    one, other, wide = (
+        worker.keep({"x": each}, key=str(n))
+        for n, each in enumerate((np.ones((2, 500)), np.zeros((2, 500)), np.ones((2, 600))))
+    )
+    assert type(one["x"]) is Stored
+    assert signature(one) == signature(other)
+    assert signature(one) != signature(wide)
+
+
+def test_a_machine_without_the_package_of_the_store_sends_values_directly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = Worker().keep({"x": np.ones(1000)})["x"]
+    monkeypatch.setattr("penstock.executors.external_store.kinds.find_spec", lambda name: None)
+    worker = Worker()
+    worker.side = WorkerStore(OPTIONS, "op")
+    value = {"x": np.ones(1000)}
+    assert worker.keep(value) is value
+    assert "pip install 'penstock-serving[redis]'" in caplog.text
+    assert type(worker.fetch(stored)) is ValueLost
