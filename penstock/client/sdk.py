@@ -646,7 +646,7 @@ class _Codecs:
         self._tensors = tensors
 
     def of(self, protocol: str) -> Codec:
-        model = self._name if self._model is None else self._model
+        model = self._model or self._name
         if protocol == "oip":
             return OipCodec(model)
         if protocol in HTTP_PROTOCOLS:

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from penstock.client import CallFailed, Endpoint, Timeline, Variant
+from penstock.client import CallFailed, Endpoint, Service, Timeline, Variant
 from penstock.client.call import Outcome
 from penstock.client.http1 import IDLE, outcome_of
 from penstock.client.http_answer import read_head
@@ -123,6 +124,17 @@ def test_a_call_is_json_and_its_connection_is_used_again(serve_http: Serve) -> N
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}],
     }
     assert json.loads(server.requests[-1][1])["outputs"] == [{"name": "y"}]
+
+
+def test_the_name_of_a_predictor_is_that_of_its_model(serve_http: Serve, tmp_path: Path) -> None:
+    server = serve_http(good)
+    (tmp_path / "predictors.prototxt").write_text(
+        "predictors { name: 'uci' variants { tag: 'v' rpc_parameter { protocol: 'http:oip' }"
+        f" naming_conf {{ cluster: 'list://{server.address}' }} }} }}"
+    )
+    with Service.read(tmp_path) as service:
+        service["uci"].predict(FEED, timeout=TIMEOUT)
+    assert server.requests[0][0].startswith("POST /v2/models/uci/infer ")
 
 
 def test_tensors_may_be_raw_bytes(serve_http: Serve) -> None:
