@@ -161,3 +161,9 @@ def test_tls(tmp_path: Path) -> None:
             put(RedisStore(options_of(server.url)))
         with pytest.raises(StoreFailed, match="cannot be reached"):
             put(RedisStore(options_of(server.url.replace("rediss", "redis"))))
+
+
+def test_the_name_in_a_certificate_is_checked() -> None:
+    store = RedisStore(StoreOptions(service="s", address=parse_address("rediss://127.0.0.1")))
+    given = store._redis.connection_pool.connection_kwargs
+    assert given["ssl_check_hostname"] is True

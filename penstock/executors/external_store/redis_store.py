@@ -62,6 +62,7 @@ class RedisStore:
         if SCHEMES[address.scheme]:
             more = {
                 "ssl": True,
+                "ssl_check_hostname": True,  # not the default of redis-py 5
                 "ssl_ca_certs": options.ca_file,
                 "ssl_certfile": options.cert_file,
                 "ssl_keyfile": options.key_file or options.cert_file,
