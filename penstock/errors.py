@@ -29,6 +29,7 @@
     │   ├── WrongType           op author: a hook returned a value of the wrong type
     │   ├── NotProvided         op author: the op does not implement what was needed
     │   ├── ServiceBusy         nobody: at capacity, a later retry may succeed
+    │   │   └── QueueRefused    nobody: the queue of an op is full, or too slow
     │   ├── ServiceClosed       nobody: draining or stopped, retry elsewhere
     │   │   └── NoWorker        operator: no external worker is connected
     │   ├── DeadlineExceeded    nobody: the request's deadline passed
@@ -334,10 +335,21 @@ class NotProvided(RequestError):
 
 
 class ServiceBusy(RequestError):
-    """At capacity. Nothing was started; a later retry may succeed."""
+    """At capacity. A later retry may succeed."""
 
     code = "busy"
     retry_after: float | None = 1.0
+
+    has_begun = False
+    """Whether a part of the request may have run, so that a retry may run it twice."""
+
+    def after_begin(self) -> None:
+        """Note that a part of the request may have run: callers are not told when to repeat it."""
+        self.has_begun, self.retry_after = True, None
+
+
+class QueueRefused(ServiceBusy):
+    """The queue of an op had no place for the request, or kept it too long: this op has not run."""
 
 
 class ServiceClosed(RequestError):

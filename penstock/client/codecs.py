@@ -255,9 +255,8 @@ def _fetched(found: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def failure_of(error: Exception) -> CallFailed | None:
     """The failure that an error in a reply is; None if another server would answer the same."""
-    if isinstance(error, ServiceBusy):  # nothing was started
-        status = status_of(error).grpc
-        return CallFailed(status, str(error), retryable=True, retry_after=error.retry_after)
+    if isinstance(error, ServiceBusy):  # an op may have run, which such a reply does not say
+        return CallFailed(status_of(error).grpc, str(error), retryable=True)
     return None
 
 

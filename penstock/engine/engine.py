@@ -51,6 +51,7 @@ from penstock.errors import (
     InferenceFailed,
     InputMismatch,
     OpTimeout,
+    QueueRefused,
     RequestError,
     ServiceBusy,
     ServiceClosed,
@@ -59,6 +60,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.executors.stream import Stream
+from penstock.graph.dag import REQUEST
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.callers import AsksCaller
@@ -646,6 +648,9 @@ class Engine:
             if isinstance(error, OpTimeout):
                 if self._try_again(submission, sample):
                     return
+            elif isinstance(error, ServiceBusy):
+                if not isinstance(error, QueueRefused) or _has_begun(submission, sample):
+                    error.after_begin()
             elif isinstance(error, DeadlineExceeded) and submission.deadline <= self.clock.now():
                 _log_late(submission, submission.graph.stages[sample.op].name, str(error))
         if sample.piece is not None:
@@ -818,7 +823,10 @@ class Engine:
             return False
         last = max(found, key=lambda each: (each.level, each.admitted_at))
         text = "a request of a higher priority took its place; try again later"
-        self._reply(last, Outcome(None, ServiceBusy(text)))
+        error = ServiceBusy(text)
+        if last.samples and _has_begun(last):
+            error.after_begin()
+        self._reply(last, Outcome(None, error))
         return True
 
     def _refusal(self, submission: Submission, now: float) -> RequestError | None:
@@ -1086,6 +1094,23 @@ class Engine:
     @staticmethod
     def _too_late(by_client: bool) -> DeadlineExceeded:
         return DeadlineExceeded("the request's deadline passed", by_client=by_client)
+
+
+def _has_begun(submission: Submission, refused: Sample | None = None) -> bool:
+    """Whether an op may have run for a request, as far as is known: of several first ops, another
+    may run before the refusal of one is the answer.
+
+    Args:
+        submission: the request, with the samples that are left.
+        refused: one that the queue of its op has just refused.
+    """
+    plan = submission.plan
+    first = [op for op in plan.entry if plan.inputs[op] == (REQUEST,)]
+    waiting = [each for each in submission.samples if each.waiting]
+    if refused is not None:
+        waiting.append(refused)
+    new = [each.op for each in waiting if each.attempt == 1 and each.piece is None]
+    return submission.attempt > 1 or len(first) > 1 or new != first
 
 
 def _as_promised(promise: Promise, submission: Submission, outcome: Outcome) -> Outcome:

@@ -265,8 +265,10 @@ def brpc_code_of(error: RequestError) -> BrpcCode:
     """Return brpc's error code of an error."""
     row = status_of(error)
     code = row.brpc or brpc_code_of_grpc(row.grpc)
-    has_run = isinstance(error, errors.HttpError) or (
-        isinstance(error, errors.ServiceClosed) and error.admitted
+    has_run = (
+        isinstance(error, errors.HttpError)
+        or (isinstance(error, errors.ServiceClosed) and error.admitted)
+        or (isinstance(error, errors.ServiceBusy) and error.has_begun)
     )
     if has_run and code in (BrpcCode.ELIMIT, BrpcCode.ELOGOFF):
         return BrpcCode.EINTERNAL  # clients repeat what is refused with these

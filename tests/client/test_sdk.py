@@ -64,6 +64,12 @@ def busy(request: bytes, context: grpc.ServicerContext) -> bytes:
     return pb.Response(err_no=3004, err_msg="at capacity").SerializeToString()
 
 
+def refusing(request: bytes, context: grpc.ServicerContext) -> bytes:
+    """Says that it has not begun the call, and when it may come again: in a second."""
+    context.set_trailing_metadata((("grpc-retry-pushback-ms", "1000"),))
+    context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "at capacity")
+
+
 def test_an_answer_has_the_outputs_the_variants_tag_and_the_replica(
     serve: Serve, endpoint: Made
 ) -> None:
@@ -128,13 +134,24 @@ def test_a_failure_after_which_a_call_may_have_run_is_repeated_only_if_idempoten
 
 
 def test_a_replica_that_is_at_capacity_passes_the_call_on(serve: Serve, endpoint: Made) -> None:
-    full, good = serve(busy), serve(echo)
+    full, good = serve(refusing), serve(echo)
     made = endpoint(one(full, good), load_balance_strategy="rr")
     found = [made.predict(FEED, timeout=TIMEOUT).replica for _ in range(4)]
     assert set(found) == {good.endpoint}
     assert full.received.qsize() > 0
-    with pytest.raises(ServiceBusy, match="at capacity"):  # the hint is one second
+    with pytest.raises(CallFailed, match="at capacity"):
         endpoint(one(full)).predict(FEED, timeout=0.9)
+
+
+def test_a_busy_reply_that_does_not_say_whether_an_op_has_run_is_passed_on_if_idempotent(
+    serve: Serve, endpoint: Made
+) -> None:
+    full, good = serve(busy), serve(echo)
+    made = endpoint(one(full, good), load_balance_strategy="rr")
+    found = [made.predict(FEED, timeout=TIMEOUT, idempotent=True).replica for _ in range(4)]
+    assert set(found) == {good.endpoint}
+    errors = [made.predict_future(FEED).exception(TIMEOUT) for _ in range(2)]
+    assert any(isinstance(each, ServiceBusy) for each in errors)
 
 
 def test_a_reply_that_is_none_comes_from_another_replica_if_the_call_is_idempotent(
@@ -293,7 +310,7 @@ def test_closing_ends_calls_also_one_that_waits_for_its_next_attempt(
     with pytest.raises(CallFailed, match="the client was closed"):
         future.result(TIMEOUT)
 
-    server = serve(busy)  # its hint is a second
+    server = serve(refusing)  # its hint is a second
     made = endpoint(one(server))
     future = made.predict_future(FEED)
     server.received.get(timeout=TIMEOUT)

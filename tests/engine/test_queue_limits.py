@@ -8,7 +8,9 @@ import pytest
 from penstock.batching.batcher import BatchPolicy
 from penstock.batching.queue_policy import QueuePolicy
 from penstock.engine.engine import EngineOptions
+from penstock.engine.submission import Submission
 from penstock.errors import ServiceBusy
+from penstock.request import Outcome
 from tests.engine.test_engine import EngineHarness, make_harness
 from tests.engine.test_priorities import run_all
 
@@ -92,3 +94,76 @@ def test_an_answered_request_is_not_kept_until_its_limit() -> None:
     del values, runs, cancelled
     gc.collect()
     assert [each() for each in kept] == [None, None]
+
+
+def test_what_waits_too_long_in_a_later_op_has_begun() -> None:
+    made = make_harness({"a": ["@"], "b": ["a"]}, options=EngineOptions(queue=(REJECT,)))
+    runs, later = made.request(), made.request()
+    for _ in (runs, later):
+        made.workers["a"].finish()
+        made.clock.run()
+    made.request()
+    first = made.request()
+    made.clock.advance(1.1)
+    assert begun(made, later)
+    assert not begun(made, first)
+
+
+def test_what_a_full_queue_of_a_later_op_refuses_has_begun() -> None:
+    made = make_harness({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1))
+    requests = [made.request()]
+    made.workers["a"].finish()
+    made.clock.run()
+    requests += [made.request(), made.request()]
+    for _ in range(2):
+        made.workers["a"].finish()
+        made.clock.run()
+    assert begun(made, requests[2])
+    assert not any(made.answers[each.data_id] for each in requests[:2])
+
+
+def test_a_request_may_have_begun_if_another_of_its_first_ops_runs() -> None:
+    made = make_harness(
+        {"a": ["@"], "b": ["@"], "c": ["a", "b"]}, options=EngineOptions(queue=(REJECT,))
+    )
+    made.request()
+    waits = made.request()
+    made.workers["b"].finish()
+    made.clock.run()
+    made.clock.advance(1.1)
+    made.workers["b"].finish()
+    made.clock.run()
+    assert begun(made, waits)
+
+
+def test_a_refusal_by_what_an_op_calls_comes_after_the_beginning() -> None:
+    made = make_harness()
+    called = made.request()
+    made.workers["op"].finish(outcomes=[Outcome(None, ServiceBusy("the one behind it is busy"))])
+    made.clock.run()
+    assert begun(made, called)
+
+
+def test_a_request_that_makes_room_while_a_later_op_keeps_it_has_begun() -> None:
+    made = make_harness(
+        {"a": ["@"], "b": ["a"]},
+        policy=BatchPolicy(levels=2, ageing=100.0),
+        options=EngineOptions(levels=2, ageing=100.0, max_requests=3),
+    )
+    made.engine.level_of = lambda submission: int(str(submission.feed.get("level", 0)))
+    made.request(level=1)
+    later = made.request(level=1)
+    for _ in range(2):
+        made.workers["a"].finish()
+        made.clock.run()
+    made.request(level=1)  # a runs it
+    made.request(level=0)
+    assert begun(made, later)
+
+
+def begun(made: EngineHarness, submission: Submission) -> bool:
+    """Whether a part of a refused request may have run; its caller has no hint then."""
+    error = made.answer(submission).error
+    assert isinstance(error, ServiceBusy)
+    assert (error.retry_after is None) is error.has_begun
+    return error.has_begun
