@@ -29,7 +29,6 @@
     │   ├── WrongType           op author: a hook returned a value of the wrong type
     │   ├── NotProvided         op author: the op does not implement what was needed
     │   ├── ServiceBusy         nobody: at capacity, a later retry may succeed
-    │   │   └── QueueRefused    nobody: the queue of an op is full, or too slow
     │   ├── ServiceClosed       nobody: draining or stopped, retry elsewhere
     │   │   └── NoWorker        operator: no external worker is connected
     │   ├── DeadlineExceeded    nobody: the request's deadline passed
@@ -342,14 +341,19 @@ class ServiceBusy(RequestError):
 
     has_begun = False
     """Whether a part of the request may have run, so that a retry may run it twice."""
+    of_queue = False
+    """Whether the queue of an op had no place for the request, or kept it too long."""
+
+    @classmethod
+    def in_queue(cls, text: str) -> Self:
+        """One of an op's queue: this op has not run."""
+        error = cls(text)
+        error.of_queue = True
+        return error
 
     def after_begin(self) -> None:
         """Note that a part of the request may have run: callers are not told when to repeat it."""
         self.has_begun, self.retry_after = True, None
-
-
-class QueueRefused(ServiceBusy):
-    """The queue of an op had no place for the request, or kept it too long: this op has not run."""
 
 
 class ServiceClosed(RequestError):

@@ -34,7 +34,7 @@ from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
 from penstock.batching.lanes import Lanes
-from penstock.errors import QueueRefused
+from penstock.errors import ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
 
 _FULL = CloseReason.FULL  # a lookup in an Enum costs more than the batch it closes
@@ -109,7 +109,7 @@ class FifoQueue:
     def offer(self, sample: Sample, now: float) -> None:
         """As ``Batcher.offer``."""
         if self.capacity is not None and len(self) >= self.capacity:
-            raise QueueRefused("the queue in front of an op is full")
+            raise ServiceBusy.in_queue("the queue in front of an op is full")
         sample.arrived = now
         sample.waiting = True
         self._samples.append(sample)
@@ -222,11 +222,11 @@ class Batcher:
             now: monotonic seconds, not before any earlier call's.
 
         Raises:
-            QueueRefused: ``capacity`` samples wait already; a later retry may succeed.
+            ServiceBusy: ``capacity`` samples wait already; a later retry may succeed.
         """
         capacity = self.policy.capacity
         if capacity is not None and self._waiting >= capacity:
-            raise QueueRefused("the queue in front of an op is full")
+            raise ServiceBusy.in_queue("the queue in front of an op is full")
         sample.arrived = now
         sample.waiting = True
         key = sample.key

@@ -51,7 +51,6 @@ from penstock.errors import (
     InferenceFailed,
     InputMismatch,
     OpTimeout,
-    QueueRefused,
     RequestError,
     ServiceBusy,
     ServiceClosed,
@@ -649,7 +648,7 @@ class Engine:
                 if self._try_again(submission, sample):
                     return
             elif isinstance(error, ServiceBusy):
-                if not isinstance(error, QueueRefused) or _has_begun(submission, sample):
+                if not error.of_queue or _has_begun(submission, sample):
                     error.after_begin()
             elif isinstance(error, DeadlineExceeded) and submission.deadline <= self.clock.now():
                 _log_late(submission, submission.graph.stages[sample.op].name, str(error))

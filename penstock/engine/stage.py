@@ -35,7 +35,7 @@ from penstock.engine.result_queue import ResultQueue
 from penstock.engine.sizing import Sizing
 from penstock.engine.statistics import StageStatistics
 from penstock.engine.timer import Timer
-from penstock.errors import QueueRefused
+from penstock.errors import ServiceBusy
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instruments
@@ -182,7 +182,7 @@ class Stage:
         """Queue a sample; it is dispatched at the end of the turn, with others that arrived in it.
 
         Raises:
-            QueueRefused: the queue is full.
+            ServiceBusy: the queue is full.
         """
         if self._key_of is not None:
             try:
@@ -210,7 +210,7 @@ class Stage:
             return
         self.batcher.cancel(sample)
         text = f"the request waited too long in the queue of op {self.name!r}; try again later"
-        self._settle(sample, Outcome(None, QueueRefused(text)))
+        self._settle(sample, Outcome(None, ServiceBusy.in_queue(text)))
 
     @property
     def lost(self) -> bool:

@@ -228,7 +228,7 @@ def test_outputs_that_the_configuration_omits_can_be_fetched_by_name(two_inputs)
         ('feed_var { name: "z" }', r"feed_var names \['z'\], the model has inputs \['x'\]"),
         ('fetch_var { name: "z" }', r"fetch_var names \['z'\], the model has outputs \['price'\]"),
         ('feed_var{name:"x"} feed_var{name:"x"}', "a duplicate name or alias"),
-        ('feed_var {\n oops: "x" }', r"serving_server_conf.prototxt, line 2: .* has no field"),
+        ('feed_var {\n oops: "x" }', r"serving_server_conf.prototxt:2: .* has no field"),
         (b"\xff", "cannot be read"),
     ],
 )
