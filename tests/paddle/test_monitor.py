@@ -289,7 +289,10 @@ def monitor(folder: Path, *flags: str) -> Iterator[Running]:
 
 def has(folder: Path, **files: str) -> None:
     def found() -> bool:
-        there = read(folder / "local/uci")
+        try:
+            there = read(folder / "local/uci")
+        except FileNotFoundError:  # it is being replaced
+            return False
         return all(there.get(name) == text for name, text in files.items())
 
     until(found, f"a model of {files}")
