@@ -208,6 +208,9 @@ class Door:
                     await one.wait_closed()
                 if shared.silent:
                     await heard.wait()
+        # HTTP/2 clients that have connected since ``drain`` have no GOAWAY yet.
+        for connection in list(shared.connections):
+            connection.drain()
 
     async def close(self, timeout: float, *, for_good: bool = False) -> None:
         """Stop accepting, refuse incomplete requests, let the others finish, close.

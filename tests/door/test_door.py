@@ -370,6 +370,18 @@ def test_a_silent_client_does_not_delay_the_end_of_accepting(opened: Opened) -> 
         assert silent_client.reply().body == b"later"
 
 
+def test_who_connects_during_a_drain_is_waited_for_at_the_end_of_accepting(opened: Opened) -> None:
+    site = opened()
+    site.call(site.door.drain)
+    with linked(site.port) as late:
+        late.answer(late.open("/echo", GRPC, end=True))
+        site.run(site.door.end_accepting(TIMEOUT))
+        with pytest.raises(TimeoutError):  # its client has not acknowledged the GOAWAY
+            site.run(asyncio.wait_for(site.door.drain_acknowledged(), 0.05))
+        late.until(lambda: bool(late.goaways))
+        site.run(site.door.drain_acknowledged())
+
+
 def until_refused(port: int) -> None:
     """Returns when no connection is accepted."""
     while True:
