@@ -21,7 +21,8 @@ import penstock.openai
 import penstock.testing
 from penstock.config.describe import json_schema
 from penstock.config.load import parse_override
-from penstock.config.schema import ServiceConfig, keys_of
+from penstock.config.schema import ServiceConfig
+from penstock.config.section import keys_of
 from penstock.protocols import pb
 from penstock.protocols.status import CustomExceptionCode
 from penstock.service import flags

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import urlsplit
 
+from penstock.config.callers import CorsConfig, PriorityConfig
+from penstock.config.op import OpConfig
 from penstock.config.problems import KeyPath, Problem
-from penstock.config.schema import (
-    CorsConfig,
-    OpConfig,
-    PriorityConfig,
-    RolloutConfig,
-    ServiceConfig,
-)
+from penstock.config.schema import RolloutConfig, ServiceConfig
 from penstock.errors import ConfigError
 
 HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}

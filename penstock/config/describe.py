@@ -11,32 +11,30 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.config.schema import (
-    ENVIRONMENT,
+from penstock.config.callers import (
     CorsConfig,
-    DagConfig,
-    DoorConfig,
-    ExternalStoreConfig,
     JwtConfig,
-    LocalServiceConfig,
-    OpConfig,
-    PadConfig,
     PriorityConfig,
     QueueConfig,
     QuotaConfig,
-    RayConfig,
-    RolloutConfig,
-    Section,
     SecurityConfig,
+    TlsConfig,
+)
+from penstock.config.machines import ExternalStoreConfig, RayConfig
+from penstock.config.op import LocalServiceConfig, OpConfig, PadConfig
+from penstock.config.schema import (
+    ENVIRONMENT,
+    DagConfig,
+    DoorConfig,
+    RolloutConfig,
     ServiceConfig,
     ShadowConfig,
-    TlsConfig,
     TracerConfig,
     UiConfig,
     entries_of,
-    keys_of,
     section_of,
 )
+from penstock.config.section import Section, keys_of
 
 _SHOWN_BELOW = 1_000_000
 """Larger upper bounds only prevent overflows; the tables omit them."""

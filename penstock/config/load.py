@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import ValidationError
 
 from penstock.config.checks import contradictions, unavailable
+from penstock.config.op import LocalServiceConfig, OpConfig
 from penstock.config.own_keys import Declared, is_of_op, nearest_own, own_values
 from penstock.config.problems import (
     AT_KEY,
@@ -32,14 +33,8 @@ from penstock.config.problems import (
     in_words,
     shown,
 )
-from penstock.config.schema import (
-    ENVIRONMENT,
-    LocalServiceConfig,
-    OpConfig,
-    ServiceConfig,
-    keys_of,
-    section_at,
-)
+from penstock.config.schema import ENVIRONMENT, ServiceConfig, section_at
+from penstock.config.section import keys_of
 from penstock.config.yaml import Document, read_file, read_text, resolved
 from penstock.errors import ConfigError
 

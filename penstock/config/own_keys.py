@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from pydantic import Field, ValidationError, create_model
 
+from penstock.config.op import OpConfig
 from penstock.config.problems import Problem, explain
-from penstock.config.schema import OpConfig, Section, keys_of
+from penstock.config.section import Section, keys_of
 
 Declared: TypeAlias = Mapping[str, Mapping[str, object]]
 """Default by key, by the name of an op."""

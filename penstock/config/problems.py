@@ -13,16 +13,9 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from penstock.config.schema import (
-    BLANK,
-    OpConfig,
-    Section,
-    ServiceConfig,
-    entries_of,
-    keys_of,
-    section_at,
-    section_of,
-)
+from penstock.config.op import OpConfig
+from penstock.config.schema import ServiceConfig, entries_of, section_at, section_of
+from penstock.config.section import BLANK, Section, keys_of
 from penstock.ops.words import KEYS
 
 KeyPath: TypeAlias = tuple[str | int, ...]

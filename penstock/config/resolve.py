@@ -20,8 +20,8 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.client.remote_options import RemoteKind, RemoteOptions
 from penstock.client.tls import Tls
 from penstock.config.checks import unavailable_op
+from penstock.config.op import OpConfig
 from penstock.config.problems import dotted, explain
-from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
 from penstock.executors.probing import PROBE_SECONDS

@@ -19,7 +19,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.config.schema import OpConfig, ServiceConfig, keys_of
+from penstock.config.op import OpConfig
+from penstock.config.schema import ServiceConfig
+from penstock.config.section import keys_of
 from penstock.errors import (
     ERROR_STATUSES,
     ConfigError,

@@ -9,7 +9,8 @@ from functools import partial
 from penstock.api.admission import CallerAdmission
 from penstock.api.priorities import Priorities
 from penstock.api.quotas import Quota, Quotas
-from penstock.config.schema import PriorityConfig, QuotaConfig, ServiceConfig
+from penstock.config.callers import PriorityConfig, QuotaConfig
+from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.engine.stage import Stage
 from penstock.engine.submission import Submission

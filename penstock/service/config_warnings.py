@@ -8,9 +8,10 @@ from collections.abc import Container, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from penstock.config.op import OpConfig
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
-from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.config.schema import ServiceConfig
 from penstock.door.budget import default_budget, largest_body
 from penstock.observe.metrics import MULTIPROCESS, own_metrics
 from penstock.ops.ends import RequestOp, ResponseOp

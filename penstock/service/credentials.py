@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 from penstock.api.admission import CallerAdmission
 from penstock.api.openapi import API_KEY, BEARER, CERTIFICATE
-from penstock.config.schema import SecurityConfig, ServiceConfig
+from penstock.config.callers import SecurityConfig
+from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.security.keys import Keys
 from penstock.security.tokens import SigningKeys, TokenRules

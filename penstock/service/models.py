@@ -16,9 +16,9 @@ from penstock.client.remote_options import RemoteOptions
 from penstock.client.tls import Security, Tls
 from penstock.client.token import token_at
 from penstock.config.load import Loaded
+from penstock.config.op import OpConfig
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
-from penstock.config.schema import OpConfig
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.repository.layout import EXAMPLES

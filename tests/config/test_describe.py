@@ -4,13 +4,8 @@ from pathlib import Path
 import pytest
 
 from penstock.config.describe import json_schema, main, markdown
-from penstock.config.schema import (
-    DagConfig,
-    LocalServiceConfig,
-    OpConfig,
-    ServiceConfig,
-    TracerConfig,
-)
+from penstock.config.op import LocalServiceConfig, OpConfig
+from penstock.config.schema import DagConfig, ServiceConfig, TracerConfig
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 

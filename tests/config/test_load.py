@@ -7,15 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config.load import Loaded, from_environment, load, parse_override, read_overriding
+from penstock.config.op import LocalServiceConfig, OpConfig
 from penstock.config.problems import Problem
-from penstock.config.schema import (
-    DagConfig,
-    LocalServiceConfig,
-    OpConfig,
-    ServiceConfig,
-    TracerConfig,
-    keys_of,
-)
+from penstock.config.schema import DagConfig, ServiceConfig, TracerConfig
+from penstock.config.section import keys_of
 from penstock.errors import ConfigError
 
 MANY_FAULTS = """\

@@ -9,8 +9,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from penstock.config.load import Loaded, load
+from penstock.config.op import OpConfig
 from penstock.config.resolve import OpOptions, advice, resolve_op
-from penstock.config.schema import DagConfig, OpConfig, ServiceConfig, TracerConfig
+from penstock.config.schema import DagConfig, ServiceConfig, TracerConfig
 from penstock.errors import ConfigError
 from penstock.runtimes.runtime import ModelOptions
 from tests.documents import ROOT, blocks_of

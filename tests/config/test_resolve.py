@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from penstock.config.load import load
+from penstock.config.op import OpConfig
 from penstock.config.resolve import OpOptions, advice, resolve_op
-from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import INLINE, THREAD
 from penstock.runtimes.runtime import ModelOptions

@@ -9,30 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from penstock.config.load import load
-from penstock.config.schema import (
-    MAX_CPU,
+from penstock.config.callers import (
     CorsConfig,
-    DagConfig,
-    DoorConfig,
-    ExternalStoreConfig,
-    LocalServiceConfig,
-    OpConfig,
-    PadConfig,
     PriorityConfig,
     QueueConfig,
     QueuePolicyConfig,
-    RayConfig,
-    RolloutConfig,
     SecurityConfig,
+    TlsConfig,
+)
+from penstock.config.load import load
+from penstock.config.machines import ExternalStoreConfig, RayConfig
+from penstock.config.op import MAX_CPU, LocalServiceConfig, OpConfig, PadConfig, parse_cpus
+from penstock.config.schema import (
+    DagConfig,
+    DoorConfig,
+    RolloutConfig,
     ServiceConfig,
     ShadowConfig,
-    TlsConfig,
     TracerConfig,
     UiConfig,
-    keys_of,
-    parse_cpus,
 )
+from penstock.config.section import keys_of
 from penstock.errors import ConfigError
 
 NO_RANGE = object()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from penstock import App, Model, Op, PipelineServer, ResponseOp, op
-from penstock.config.schema import OpConfig, keys_of
+from penstock.config.op import OpConfig
+from penstock.config.section import keys_of
 from penstock.errors import ConfigError, GraphError
 from penstock.ops import words
 from penstock.service.blueprint import Blueprint

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.config.schema import OpConfig, Section, ServiceConfig, keys_of
+from penstock.config.op import OpConfig
+from penstock.config.schema import ServiceConfig
+from penstock.config.section import Section, keys_of
 from penstock.protocols import pb
 from tests.documents import ROOT, rows_of, section
 

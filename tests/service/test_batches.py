@@ -8,8 +8,8 @@ import pytest
 
 from penstock import Op, op
 from penstock.batching.decision import Batching
+from penstock.config.op import OpConfig
 from penstock.config.resolve import CONSTRUCTOR, OpOptions, resolve_op
-from penstock.config.schema import OpConfig
 from penstock.errors import ModelError
 from penstock.executors.kinds import EXTERNAL, THREAD
 from penstock.runtimes.model import Model

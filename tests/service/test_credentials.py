@@ -10,7 +10,8 @@ from threading import Event, Thread
 
 import pytest
 
-from penstock.config.schema import SecurityConfig, ServiceConfig
+from penstock.config.callers import SecurityConfig
+from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.security.keys import line_of, new_key
 from penstock.service import credentials
