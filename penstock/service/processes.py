@@ -19,7 +19,7 @@ import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NoReturn
 
@@ -185,7 +185,12 @@ class Processes:
         start = Start(role.engine_id, role.source, role.index)
         listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
         versions = [*map(Served.of_plain, role.versions)]
-        main = partial(self._run, start, line, listeners, versions, elsewhere=role.elsewhere)
+        main = partial(
+            self._run,
+            *(start, line, listeners, versions),
+            elsewhere=role.elsewhere,
+            logged=role.logged,
+        )
         take_over(start.name, main, stoppable=start.stoppable)
 
     def _be_template(self, control: socket.socket, role: Role) -> NoReturn:
@@ -226,11 +231,16 @@ class Processes:
         versions: Sequence[Served],
         *,
         elsewhere: bool = False,
+        logged: bool = False,
     ) -> int:
         """Run an engine or a worker; returns the exit status. See ``Role``."""
         if start.source is None:
             return self._engine(start.engine_id, line, listeners, versions)
-        return self._worker(start.engine_id, start.source, start.index, line, elsewhere=elsewhere)
+        return self._worker(
+            *(start.engine_id, start.source, start.index, line),
+            elsewhere=elsewhere,
+            logged=logged,
+        )
 
     def _engine(
         self,
@@ -264,10 +274,13 @@ class Processes:
         channel: socket.socket,
         *,
         elsewhere: bool,
+        logged: bool,
     ) -> int:
         name_process(worker_title(op.label, index, op.version))
         # The engine always reads its output.
         options = log_options(self.deployment.config)
+        if logged:  # the engine makes events of the lines, in its own format
+            options = replace(options, format="json")
         make = Child if elsewhere else ProcessChild
         with (
             self._instruments(),

@@ -31,6 +31,7 @@ class Role:
         source: the op of a worker; None for an engine.
         index: the worker's number.
         elsewhere: whether the worker was not started by the supervisor.
+        logged: whether its engine reads and logs what it writes.
         pid: its process id, which distinguishes it from programs that it starts.
         kept: descriptors that instruments keep open, by name.
         template: the version of the supervisor's Penstock, if it is a template; else None.
@@ -45,6 +46,7 @@ class Role:
     source: OpSource | None = None
     index: int = 0
     elsewhere: bool = False
+    logged: bool = False
     pid: int = 0
     kept: Mapping[str, int] = field(default_factory=dict)
     template: str | None = None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from penstock.errors import StartupError
 from penstock.executors.elsewhere.listener import Connected, Listener
 from penstock.executors.elsewhere.opening import Opening
+from penstock.executors.elsewhere.output import log_output
 from penstock.executors.executor import Finished, Work
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.transport.frames import Frame, FrameError, Kind, header
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MOST_IDS: Final = 16  # of a batch in one log line
+_LAST_OUTPUT: Final = 2.0  # seconds at the end for what workers have written
 
 
 class Started(Protocol):
@@ -186,6 +188,8 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
     """
 
     takes_several = False
+    logs_output = False
+    """Whether ``start`` sends what a worker writes; see ``penstock.executors.elsewhere.relay``."""
 
     def __init__(self, spec: ExecutorSpec, start: Start, host: str = "127.0.0.1") -> None:
         super().__init__(spec.op, spec.workers, spec.loop, spec.supervision)
@@ -196,6 +200,7 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         self._host = host
         self._listener: Listener | None = None
         self._store = _store_of(spec)
+        self._outputs: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         try:
@@ -212,6 +217,10 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self._outputs:
+            await asyncio.wait(self._outputs, timeout=_LAST_OUTPUT)
+            for each in self._outputs:
+                each.cancel()
         if self._store is not None:
             await self._store.close()
         return in_time
@@ -223,9 +232,18 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         opening = replace(
             self._opening, index=index, host=listener.host, port=listener.port, token=token
         )
+        output: Connected | None = None
+        if self.logs_output:
+            output_token, output = listener.expect()
+            opening = replace(opening, output_token=output_token)
+            task = self._loop.create_task(log_output(self.op, index, output))
+            self._outputs.add(task)
+            task.add_done_callback(self._outputs.discard)
         try:
             started = await self._start_worker(opening)
         except BaseException as error:
+            if output is not None:
+                output.cancel()
             if not connected.cancel() and not connected.cancelled():
                 connected.result().close()
             if isinstance(error, Exception):
@@ -236,7 +254,7 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
                     f"op {self.op!r}: worker {index} cannot be started: {text}"
                 ) from error
             raise
-        return ElsewhereWorker(
+        worker = ElsewhereWorker(
             self.op,
             index,
             started,
@@ -248,6 +266,9 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
             cut_off=self._report_lost,
             store=self._store,
         )
+        if output is not None:
+            worker.exit.add_done_callback(lambda _: output.cancel())
+        return worker
 
     async def _ready(self, worker: ElsewhereWorker) -> dict[str, Any]:
         return {**await super()._ready(worker), "where": worker.where}

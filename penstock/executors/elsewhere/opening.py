@@ -71,6 +71,7 @@ class Opening:
         host: the address of the engine's socket; this and the following are set for each worker.
         port: its port.
         token: a secret that the worker sends first, once.
+        output_token: the same for the connection with what it writes; empty if there is none.
     """
 
     program: Program
@@ -81,6 +82,7 @@ class Opening:
     host: str = ""
     port: int = 0
     token: str = ""
+    output_token: str = ""
 
     def encode(self) -> bytes:
         """Encode it, as the standard input of ``python -m penstock.executors.elsewhere``."""
@@ -113,4 +115,5 @@ class Opening:
             "source": asdict(self.source),
             "index": self.index,
             "elsewhere": True,
+            "logged": bool(self.output_token),
         }

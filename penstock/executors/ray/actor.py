@@ -13,11 +13,16 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from penstock.executors.elsewhere.opening import Opening
+from penstock.executors.elsewhere.relay import Relay
 from penstock.version import VERSION
 
 _COMMAND = (sys.executable, "-P", "-m", "penstock.executors.elsewhere", "--with-parent")
+_VARIABLES: Final = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+"""Of the worker: what it prints is not lost with it, and a crash leaves its stack."""
+_LAST_OUTPUT: Final = 5.0  # seconds to send the last of what the worker wrote
 
 
 class Host:
@@ -43,18 +48,23 @@ class Host:
                 folder that it has on the engine's machine.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: it cannot be started, or would not reach its engine.
         """
+        given = Opening.decode(opening.encode())
         if folder_is_here:
-            given = Opening.decode(opening.encode())
-            program = replace(given.program, folder=os.getcwd())
-            opening = replace(given, program=program).encode().decode()
+            given = replace(given, program=replace(given.program, folder=os.getcwd()))
+        node = _node()
+        try:
+            relay = Relay(given)
+        except OSError as error:
+            engine = f"{given.host}:{given.port}"
+            raise OSError(f"{node} cannot connect to the service at {engine}: {error}") from None
         # The kernel ends the child together with the thread that started it.
-        threading.Thread(target=self._run, args=(opening.encode(),), daemon=True).start()
+        threading.Thread(target=self._run, args=(given.encode(), node, relay), daemon=True).start()
         self._started.wait()
         if self._process is None:
             raise OSError(self._how)
-        return f"{_node()}, pid {self._process.pid}"
+        return f"{node}, pid {self._process.pid}"
 
     def wait(self) -> str:
         """Wait for the worker's end; returns how it ended."""
@@ -66,21 +76,31 @@ class Host:
         if self._process is not None:
             self._process.kill()
 
-    def _run(self, opening: bytes) -> None:
+    def _run(self, opening: bytes, node: str, relay: Relay) -> None:
         command = [*_COMMAND, str(os.getpid())]
+        output, written = os.pipe()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - the command is ours
-                command, stdin=subprocess.PIPE
+            self._process = process = subprocess.Popen(  # noqa: S603 - the command is ours
+                command,
+                stdin=subprocess.PIPE,
+                stdout=written,
+                stderr=written,
+                env={**os.environ, **_VARIABLES},
             )
         except OSError as error:
             self._how = str(error)
+            os.close(output)
+            relay.finish(0.0)
             return
         finally:
+            os.close(written)
             self._started.set()
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
+        relay.begin(f"{node}, pid {process.pid}", output)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(opening)
-        self._how = _how_it_ended(self._process.wait())
+        self._how = _how_it_ended(process.wait())
+        relay.finish(_LAST_OUTPUT)  # before the engine is told of the end
         self._ended.set()
 
 

@@ -39,6 +39,8 @@ class RayExecutor(ElsewhereExecutor):
         command: the program of the holder.
     """
 
+    logs_output = True
+
     def __init__(self, spec: ExecutorSpec, command: tuple[str, ...] = COMMAND) -> None:
         super().__init__(spec, self._place)
         self._options = options = spec.ray

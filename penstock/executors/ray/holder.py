@@ -105,6 +105,8 @@ class Holder:
             .remote(VERSION)
         )
         killed = asyncio.create_task(self._killed[number].wait())
+        begun: asyncio.Task[str] | None = None
+        ended: asyncio.Task[str] | None = None
         try:
             begun = _task(actor.begin.remote(order["opening"], order["folder_is_here"]))
             if not await self._placed(number, begun, killed, wants, order["timeout"]):
@@ -120,7 +122,8 @@ class Holder:
                 await asyncio.wait({ended}, timeout=_KILL_TIMEOUT)
             return await ended if ended.done() else "it was killed, and its node does not answer"
         finally:
-            killed.cancel()
+            for each in (killed, begun, ended):
+                _forget(each)
             with suppress(Exception):  # it may have ended, or the cluster
                 ray.kill(actor)
 
@@ -243,6 +246,16 @@ def _task(reference: Any) -> asyncio.Task[Any]:
         return await reference
 
     return asyncio.create_task(result())
+
+
+def _forget(task: asyncio.Task[Any] | None) -> None:
+    """Nobody wants the result of a task: its error, which comes when its actor ends, neither."""
+    if task is None:
+        return
+    if not task.done():
+        task.cancel()
+    elif not task.cancelled():
+        task.exception()
 
 
 def main() -> None:

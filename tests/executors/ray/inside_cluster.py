@@ -25,13 +25,18 @@ from tests.service.scripts import BackgroundCall, fetch, post, until
 from tests.services.process import ServiceProcess, running
 
 SCRIPT = """
-import os, time
+import ctypes, logging, os, time
 import numpy as np
 from penstock import Service, op
 
 @op(executor="ray", workers=2, retry_on_crash=True, ray={"address": "auto", "placement": "spread"})
 def double(request):
     time.sleep(float(request.get("wait", "0")))
+    if request.get("say"):
+        print(request["say"], "is printed")
+        logging.getLogger("mine").error("%s is logged", request["say"], exc_info=ValueError("odd"))
+    if request.get("crash"):
+        ctypes.string_at(0)
     x = np.array(request["x"].split(","), np.float32)
     return {"x": str(x * 2), "pid": str(os.getpid())}
 
@@ -110,6 +115,34 @@ def test_a_process_killed_under_load_costs_no_request_that_may_run_again(
     both_back(server)
     assert op_of(server)["deaths"] == deaths + 1
     assert str(pid) not in {str(each["pid"]) for each in loaded(server)}
+
+
+@pytest.mark.timeout(200)
+def test_what_a_worker_writes_is_in_the_log_with_its_op_and_node(server: ServiceProcess) -> None:
+    pid = answer(server, x="1", say="coffee")["pid"]
+    (where,) = [each["where"] for each in loaded(server) if str(each["pid"]) == pid]
+    who = f"op double: worker {{}} ({where}): "
+    until(lambda: "coffee is logged" in server.log(), "both lines")
+    lines = server.log().splitlines()
+    (printed,) = [each for each in lines if each.endswith("coffee is printed")]
+    assert any(printed.endswith(f"{who.format(n)}coffee is printed") for n in range(2))
+    (at,) = [n for n, each in enumerate(lines) if each.endswith("coffee is logged")]
+    assert lines[at].startswith("ERROR ")
+    assert " [mine] op double: worker " in lines[at]
+    assert lines[at + 1] == "    ValueError: odd"
+
+
+@pytest.mark.timeout(200)
+def test_the_last_words_of_a_worker_are_in_the_log_before_its_end(server: ServiceProcess) -> None:
+    reply = post(server, timeout=120, x="1", say="tea", crash="yes").json
+    assert reply["err_no"] == 9000, "it crashes again when it runs again"
+    until(lambda: server.log().count("died: signal SIGSEGV") == 2, "the ends", timeout=60)
+    lines = server.log().splitlines()
+    ends = [n for n, each in enumerate(lines) if "died: signal SIGSEGV" in each]
+    for kind in ("tea is printed", "Fatal Python error: Segmentation fault", "service.py"):
+        found = [n for n, each in enumerate(lines) if kind in each and "op double: worker" in each]
+        assert len([n for n in found if n < ends[1]]) >= 2, kind
+    both_back(server)
 
 
 @pytest.mark.timeout(200)

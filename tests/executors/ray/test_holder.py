@@ -5,13 +5,18 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.ray import actor
 from penstock.executors.ray.actor import Host
 from penstock.executors.ray.holder import NoPlaceError, is_there, missing, reason
 from penstock.version import VERSION
+from tests.executors.elsewhere.workers import OPENING
 
 
 @pytest.mark.parametrize(
@@ -70,23 +75,53 @@ def test_a_node_with_another_version_is_refused() -> None:
         Host("9")
 
 
+@contextmanager
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Opening, socket.socket]]:
+    """What a worker is to connect to."""
+    monkeypatch.setattr(actor, "_node", lambda: "node ab at 127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        yield replace(OPENING, host=host, port=port, output_token="secret"), server
+
+
+def output_of(server: socket.socket) -> str:
+    link, _ = server.accept()
+    with link, link.makefile("rb") as file:
+        return file.read().decode()
+
+
 @pytest.mark.real
 def test_the_worker_of_an_actor_ends_with_an_error_or_a_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actor, "_node", lambda: "node ab at 127.0.0.1")
-    host = Host(VERSION)
-    assert host.begin("no opening", False).startswith("node ab at 127.0.0.1, pid ")
-    assert host.wait() == "exit status 1"
-    other = Host(VERSION)
-    monkeypatch.setattr(actor, "_COMMAND", ("sleep", "60"))
-    other.begin("", False)
-    other.kill()
-    assert other.wait() == "signal SIGKILL"
-    lost = Host(VERSION)
-    monkeypatch.setattr(actor, "_COMMAND", ("/no/such/program",))
-    with pytest.raises(OSError, match="No such file"):
-        lost.begin("", False)
+    with engine(monkeypatch) as (opening, server):
+        host = Host(VERSION)
+        wrong = replace(opening, program=replace(opening.program, folder="/no/such/folder"))
+        where = host.begin(wrong.encode().decode(), False)
+        assert where.startswith("node ab at 127.0.0.1, pid ")
+        output = output_of(server)
+        assert host.wait() == "exit status 1"
+        assert output.startswith(f"secret{where}\nTraceback")
+        assert output.endswith("No such file or directory: '/no/such/folder'\n")
+        other = Host(VERSION)
+        monkeypatch.setattr(actor, "_COMMAND", ("sleep", "60"))
+        other.begin(opening.encode().decode(), False)
+        other.kill()
+        assert other.wait() == "signal SIGKILL"
+        lost = Host(VERSION)
+        monkeypatch.setattr(actor, "_COMMAND", ("/no/such/program",))
+        with pytest.raises(OSError, match="No such file"):
+            lost.begin(opening.encode().decode(), False)
+
+
+def test_a_node_that_cannot_reach_the_service_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(monkeypatch) as (opening, _):
+        pass
+    text = (
+        f"node ab at 127.0.0.1 cannot connect to the service at 127.0.0.1:{opening.port}: .*refused"
+    )
+    with pytest.raises(OSError, match=text):
+        Host(VERSION).begin(opening.encode().decode(), False)
 
 
 PARENT = """
