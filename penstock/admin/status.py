@@ -37,6 +37,7 @@ from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.errors import StartupError
 from penstock.executors.processes.executor import ProcessExecutor
+from penstock.executors.workers.pool import WorkerPool
 from penstock.graph.dag import REQUEST
 from penstock.observe.counters import Counters, of_steps
 from penstock.observe.metrics import exposition
@@ -59,6 +60,7 @@ class Reporter:
         health: the health of its process.
         counters: an instrument of the engine.
         models: the names of the ops' models, by op name.
+        index: the engine's number.
 
     Attributes:
         door: its door; None under another server.
@@ -70,9 +72,15 @@ class Reporter:
     """
 
     def __init__(
-        self, engine: Engine, health: Health, counters: Counters, models: Mapping[str, str]
+        self,
+        engine: Engine,
+        health: Health,
+        counters: Counters,
+        models: Mapping[str, str],
+        index: int = 0,
     ) -> None:
         self._models = models
+        self._index = index
         self._engine = engine
         self._health = health
         self._counters = counters
@@ -221,6 +229,10 @@ class Reporter:
         if counts is not None:
             found["seats"] = {"all": seen.workers, "taken": seen.workers - seen.idle}
             found["steps"] = of_steps(counts)
+        if isinstance(stage.executor, WorkerPool):
+            places, lost = stage.executor.places
+            found["places"] = [{"engine": self._index, **each} for each in places]
+            found["lost"] = [{"engine": self._index, **each} for each in lost]
         policy = stage.batcher.policy
         by = stage.batching
         found["batching"] = {

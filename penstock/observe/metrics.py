@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock.executors.seats.counts import RUNNING
 from penstock.executors.seats.counts import SECONDS as STEP_SECONDS
+from penstock.executors.workers.places import RUNNING as RUNS
+from penstock.executors.workers.places import STATES
 from penstock.observe.counters import ROWS, SECONDS
 from penstock.observe.swaps import SERVED
 from penstock.version import VERSION
@@ -30,6 +33,9 @@ MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 _MOST_MODELS: Final = 1000
 """Versions of models of repositories that have a series: somebody may copy any number there."""
+
+_IMPOSSIBLE: Final = "impossible"
+"""The state, in the metric, of a worker that waits for more than any node has."""
 
 _SERVICE: Final = ("service", "version")
 _OP: Final = (*_SERVICE, "op")
@@ -275,6 +281,21 @@ _OF_OPS: Final = (
         (*_OP, "state"),
         "Workers, by state: idle or busy; of an op with seats its seats, free or taken.",
     ),
+    Family(
+        "penstock_op_worker_states",
+        "gauge",
+        (*_OP, "state"),
+        "Workers of an op that runs in processes of its own, here or on other machines. State:"
+        " running, starting, waiting (there is no room for it now), impossible (no node of the"
+        " cluster is large enough for it), failed (it ended before it was ready, and is started"
+        " again).",
+    ),
+    Family(
+        "penstock_op_node_workers",
+        "gauge",
+        (*_OP, "node", "address"),
+        "Running workers on a node of a cluster, by its host name and address.",
+    ),
     Family("penstock_op_seats", "gauge", _OP, "Seats of all workers of an op with seats."),
     Family("penstock_step_running", "histogram", _OP, "Requests that ran in a step."),
     Family("penstock_step_seconds", "histogram", _OP, "Time of a step."),
@@ -500,6 +521,8 @@ class Families:
         workers, idle = op.get("workers", 0), op.get("idle", 0)
         add("penstock_op_workers", idle, *labels, "idle")
         add("penstock_op_workers", max(0, workers - idle), *labels, "busy")
+        if "places" in op:
+            self._add_places(op["places"], *labels)
         if "steps" in op:
             add("penstock_op_seats", op.get("seats", {}).get("all", 0), *labels)
             steps = op["steps"]
@@ -511,6 +534,20 @@ class Families:
             model = op.get("model", "")
             add("pd_inference_count", op["batches"], *labels, model)
             add("pd_inference_duration_us", 1e6 * sum(op["seconds"].values()), *labels, model)
+
+    def _add_places(self, places: Sequence[Report], *labels: str) -> None:
+        states = Counter(
+            _IMPOSSIBLE if each["possible"] is False else each["state"] for each in places
+        )
+        for state in (*STATES, _IMPOSSIBLE):
+            self._add("penstock_op_worker_states", states[state], *labels, state)
+        nodes = Counter(
+            (each["node"]["host"], each["node"]["address"])
+            for each in places
+            if each["node"] is not None and each["state"] == RUNS
+        )
+        for node, count in nodes.items():
+            self._add("penstock_op_node_workers", count, *labels, *node)
 
 
 def own_metrics() -> list[Metric]:

@@ -12,9 +12,9 @@ Report: TypeAlias = dict[str, Any]
 
 
 _NOW: Final = frozenset(
-    ("calls", "engines", "idle", "inside", "labels", "loaded", "memory", "models", "open", "ready",
-     "removed", "repositories", "rollouts", "seats", "share", "suspects", "swaps", "unsent",
-     "waiting", "why", "workers")
+    ("calls", "engines", "idle", "inside", "labels", "loaded", "lost", "memory", "models", "open",
+     "places", "ready", "removed", "repositories", "rollouts", "seats", "share", "suspects",
+     "swaps", "unsent", "waiting", "why", "workers")
 )  # fmt: skip
 """Keys of gauges, which end with the process."""
 
@@ -105,9 +105,10 @@ def _sum(values: list[Any], without: frozenset[str]) -> Any:
         }
     if isinstance(first, list):
         things = [thing for each in values for thing in each]
-        if not (things and isinstance(things[0], dict)):
+        known = next((each for each in things if each is not None), None)
+        if not isinstance(known, dict):
             return first
-        return _sum_named(things, without) if "name" in things[0] else things
+        return _sum_named(things, without) if "name" in known else things
     if isinstance(first, int | float) and not isinstance(first, bool):
         return sum(values)
     return first

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.client.token import Token, TokenStays, hint, with_token
 from penstock.errors import PenstockError
+from penstock.observe.places import lines_of
 from penstock.observe.swaps import unresolved
 from penstock.observe.watch import quantiles
 from penstock.runtimes.model_input import described_tensor
@@ -211,7 +212,8 @@ def shown(report: dict[str, Any]) -> str:
         lines += [
             f"  {side:<8}{_tensors(signature[side])}" for side in signature if signature[side]
         ]
-        lines += [_op(op) for op in graph["ops"]]
+        for op in graph["ops"]:
+            lines += [_op(op), *(f"    {each}" for each in lines_of(op, report["engines"]))]
     if any(map(_opens_versions_in_threads, report["graphs"])):
         lines.append(f"memory    {_KEPT_BY_THREADS}")
     lines += [line for each in report.get("rollouts", ()) for line in _rollout(each)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from penstock.observe.places import missing
 from penstock.observe.sketch import quantiles as sketched
 from penstock.observe.sketch import since
 
@@ -94,23 +95,43 @@ def _row(op: Report, former: Report, seconds: float) -> tuple[str, ...]:
     batches = op["batches"] - former.get("batches", 0)
     samples = op["samples"] - former.get("samples", 0)
     half, most = quantiles(former.get("queue", {}), op["queue"])
-    failures = [
+    # A request at a seat is a batch of one for the engine, and says nothing about its steps.
+    has_batches = batches and "steps" not in op
+    further = [
         f"{name} {op[name] - former.get(name, 0)}"
         for name in _FAILURES
         if op.get(name, 0) > former.get(name, 0)
     ]
+    if absent := missing(op):
+        further.append(f"{absent} of {len(op['places'])} workers are missing")
     return (
         op["name"],
         f"{_load(op, former, seconds):.0%}",
         f"{op['workers'] - op['idle']}/{op['workers']}",
         str(op["waiting"]),
         f"{samples / seconds:.1f}",
-        f"{samples / batches:.1f}" if batches else "-",
-        f"{1000 * (_busy(op) - _busy(former)) / batches:.2f}" if batches else "-",
+        f"{samples / batches:.1f}" if has_batches else "-",
+        f"{1000 * (_busy(op) - _busy(former)) / batches:.2f}" if has_batches else "-",
         half,
         most,
-        *failures,
+        *_steps(op, former),
+        *further,
     )
+
+
+def _steps(op: Report, former: Report) -> list[str]:
+    """The steps of an op with seats: how many requests ran in one, and how long one took."""
+    if "steps" not in op:
+        return []
+    steps, old = op["steps"], former.get("steps")
+    count = steps["count"] - (old["count"] if old else 0)
+    if not count:
+        return []
+    running, seconds = (
+        (steps[each]["sum"] - (old[each]["sum"] if old else 0)) / count
+        for each in ("running", "seconds")
+    )
+    return [f"{running:.1f} a step", f"{1000 * seconds:.2f} ms a step"]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

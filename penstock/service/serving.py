@@ -147,7 +147,8 @@ class Serving:
         loop = asyncio.get_running_loop()
         self.engine = loaded.engine(loop, supervisor, [counters, recorder], sockets, outgoing)
         models = deployment.models
-        self.reporter = Reporter(self.engine, health, counters, models)
+        index = deployment.engine_id.index
+        self.reporter = Reporter(self.engine, health, counters, models, index)
         self.reporter.traces = None if spans is None else spans.counts
         self.writers = DaemonPool(_WRITERS, "replies")
         self.ends = DaemonPool(_ENDS_THREADS, "ends") if loaded.blocking_ends else None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from penstock.executors.workers.places import Places
 from penstock.observe.metrics import exposition
 from penstock.security.keys import line_of, new_key
 from tests.documents import ROOT, blocks_of
@@ -58,7 +59,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, se
         assert fetch(f"{server.http_url}/v2/repository/models/m/load", b"{}").status == 500
         add_to(found, fetch(f"{server.http_url}/metrics").body)
     rolled = {"name": "m", "version": "2", "state": "running", "step": "1"}
-    add_to(found, exposition(report(rollouts=[rolled]))[1])
+    whole = report(rollouts=[rolled])
+    whole["graphs"][0]["ops"][0]["places"] = Places(1, 0.0).plain(0.0)[0]  # an op in a process
+    add_to(found, exposition(whole)[1])
     return found
 
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from penstock.door.limits import DoorStatistics
 from penstock.errors import HookFailed, ServiceClosed
 from penstock.executors.seats.counts import StepCounts
+from penstock.executors.workers.places import Lack, Places
 from penstock.observe.chrome import trace
 from penstock.observe.counters import Counters, of_steps
 from penstock.observe.metrics import DOOR, FAMILIES, OF_ORIGINAL, exposition
@@ -253,6 +254,41 @@ def test_a_graph_that_streams_has_the_metrics_of_pieces() -> None:
     assert found["penstock_streams_open", labels] == 2
     ended = {key: value for key, value in found.items() if key[0] == "penstock_streams_ended_total"}
     assert sorted(ended.values()) == [1, 3]
+
+
+def test_an_op_in_processes_of_its_own_has_the_states_of_its_workers_and_their_nodes() -> None:
+    plain = report()
+    assert not any("states" in name or "node" in name for name, _ in _series(plain))
+    places = Places(6, 0.0)
+    for index, node in enumerate(("a", "b", "a")):
+        there = {"id": f"{index}", "address": "192.0.2.1", "host": node}  # two nodes of one host
+        places.placed(index, "there", there)
+        places.runs(index, 1, 1.0)
+    places.placed(2, "there", {"id": "2", "address": "192.0.2.1", "host": "a"})
+    places.waits(3, Lack("", {"CPU": 1}, True))
+    places.waits(4, Lack("", {"CPU": 9}, False))
+    places.failed(5, "")
+    plain["graphs"][0]["ops"].append(op("ocr/read", places=places.plain(2.0)[0]))
+    found = _series(plain)
+    states = {
+        labels[2]: value
+        for (name, labels), value in found.items()
+        if name == "penstock_op_worker_states"
+    }
+    assert states == {
+        "running": 2, "starting": 1, "waiting": 1, "impossible": 1, "failed": 1,
+    }  # fmt: skip
+    nodes = {
+        labels: value for (name, labels), value in found.items() if name.endswith("node_workers")
+    }
+    assert nodes == {
+        ("192.0.2.1", "a", "read", "ocr", "1"): 1,
+        ("192.0.2.1", "b", "read", "ocr", "1"): 1,
+    }
+    places.runs(2, 1, 3.0)
+    plain["graphs"][0]["ops"][1]["places"] = places.plain(4.0)[0]
+    found = _series(plain)
+    assert found["penstock_op_node_workers", ("192.0.2.1", "a", "read", "ocr", "1")] == 2
 
 
 def test_an_op_with_seats_has_the_metrics_of_seats_and_steps() -> None:

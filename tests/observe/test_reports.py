@@ -33,6 +33,18 @@ def test_a_sum_adds_counts_and_is_ready_if_all_engines_are() -> None:
     ]
 
 
+def test_the_workers_of_all_engines_are_listed_also_if_the_first_one_is_missing() -> None:
+    one, other = report_of_one_engine(), report_of_one_engine()
+    one["graphs"][0]["ops"][0] |= {"loaded": [None, {"pid": 1}], "places": [{"engine": 0}]}
+    one["graphs"][0]["ops"][0]["lost"] = []
+    other["graphs"][0]["ops"][0] |= {"places": [{"engine": 1}], "lost": [{"engine": 1}]}
+    (op,) = total([one, other])["graphs"][0]["ops"]
+    assert op["loaded"] == [None, {"pid": 1}, {"pid": 1}]
+    assert op["places"] == [{"engine": 0}, {"engine": 1}]
+    assert op["lost"] == [{"engine": 1}]
+    assert not {"places", "lost"} & {*with_ended(None, one)["graphs"][0]["ops"][0]}
+
+
 def test_what_an_engine_does_not_have_adds_nothing() -> None:
     without, one, other = (report_of_one_engine() for _ in range(3))
     without["graphs"][0] |= {"copies": None, "share": None}

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from penstock.executors.workers.places import Places
 from penstock.observe.status import NoStatus, ask_status, ask_trace, shown
 
 
@@ -173,5 +174,9 @@ def test_an_op_with_seats_is_shown_with_those_taken_and_its_steps() -> None:
     }
     line = "  op    write  12/16 seats  waiting 3  requests 40  steps 8 of 7.5  ms a step 1.25"
     assert shown(report).splitlines()[-1] == line + "  errors 2"
+    places = Places(1, 0.0)
+    places.refused(0, "no room here")
+    op["places"] = places.plain(7.0)[0]
+    assert shown(report).splitlines()[-1] == "    not started for 7.0 s: worker 0: no room here"
     op["steps"] = {"count": 0, "running": {"sum": 0}, "seconds": {"sum": 0}}
     assert "steps 0 of 0.0  ms a step 0.00" in shown(report)

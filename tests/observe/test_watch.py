@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.executors.workers.places import Places
 from penstock.observe.sketch import Sketch
 from penstock.observe.watch import aligned, bottleneck, quantiles, table
 
@@ -54,6 +55,28 @@ def test_an_op_that_is_new_since_the_last_report_counts_from_zero() -> None:
     lines = table(report(0), report(0, op("new", 1, 0.1), ready=False), 1.0).splitlines()
     assert lines[0].startswith("not ready: starting")
     assert lines[3].split()[:2] == ["new", "5%"]
+
+
+def test_an_op_with_seats_has_steps_instead_of_batches() -> None:
+    def seated(count: int, running: float, seconds: float) -> dict[str, Any]:
+        sums = {"running": {"sum": running}, "seconds": {"sum": seconds}}
+        return op("write", count, 1.0, steps={"count": count, **sums})
+
+    before, now = report(0, seated(10, 15.0, 0.1)), report(9, seated(30, 265.0, 0.18))
+    row = table(before, now, 1.0).splitlines()[3]
+    assert row.split()[5:7] == ["-", "-"]
+    assert row.endswith("12.5 a step  4.00 ms a step")
+    assert table(report(0), now, 1.0).splitlines()[3].endswith("8.8 a step  6.00 ms a step")
+    assert "step" not in table(now, now, 1.0)
+
+
+def test_workers_that_are_missing_are_counted() -> None:
+    places = Places(3, 0.0)
+    places.runs(0, 1, 0.0)
+    places.failed(1, "ValueError")
+    there = op("far", 10, 1.0, places=places.plain(1.0)[0])
+    row = table(report(0), report(1, there), 1.0).splitlines()[3]
+    assert row.endswith("  1 of 3 workers are missing")
 
 
 def test_the_bottleneck_may_be_the_loop_or_nothing() -> None:

@@ -43,6 +43,9 @@ class Started(Protocol):
 
     Attributes:
         where: where it runs, for messages: ``"pid 12"``.
+
+    It may also have ``node``, the machine, for the status: texts with the keys ``id``, ``address``
+    and ``host``.
     """
 
     where: str
@@ -88,6 +91,7 @@ class ElsewhereWorker(Worker):
     ) -> None:
         exit_ = loop.create_task(_end_of(started))
         super().__init__(op, index, started.where, exit_, loop, hang_limit=hang_limit, done=done)
+        self.node = getattr(started, "node", None)
         self._started = started
         self._cut_off = cut_off
         self._is_stopping = False

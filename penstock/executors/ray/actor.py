@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.elsewhere.relay import Relay
@@ -39,8 +40,8 @@ class Host:
         self._started, self._ended = threading.Event(), threading.Event()
         self._how = ""
 
-    def begin(self, opening: str, folder_is_here: bool) -> str:
-        """Start the worker; returns where it runs, for messages.
+    def begin(self, opening: str, folder_is_here: bool) -> dict[str, Any]:
+        """Start the worker; returns ``where`` it runs, for messages, and its ``node``.
 
         Args:
             opening: what it reads.
@@ -58,13 +59,15 @@ class Host:
             relay = Relay(given)
         except OSError as error:
             engine = f"{given.host}:{given.port}"
-            raise OSError(f"{node} cannot connect to the service at {engine}: {error}") from None
+            raise OSError(
+                f"{_called(node)} cannot connect to the service at {engine}: {error}"
+            ) from None
         # The kernel ends the child together with the thread that started it.
         threading.Thread(target=self._run, args=(given.encode(), node, relay), daemon=True).start()
         self._started.wait()
         if self._process is None:
             raise OSError(self._how)
-        return f"{node}, pid {self._process.pid}"
+        return {"where": f"{_called(node)}, pid {self._process.pid}", "node": node}
 
     def wait(self) -> str:
         """Wait for the worker's end; returns how it ended."""
@@ -76,7 +79,7 @@ class Host:
         if self._process is not None:
             self._process.kill()
 
-    def _run(self, opening: bytes, node: str, relay: Relay) -> None:
+    def _run(self, opening: bytes, node: dict[str, str], relay: Relay) -> None:
         command = [*_COMMAND, str(os.getpid())]
         output, written = os.pipe()
         try:
@@ -95,7 +98,7 @@ class Host:
         finally:
             os.close(written)
             self._started.set()
-        relay.begin(f"{node}, pid {process.pid}", output)
+        relay.begin(f"{_called(node)}, pid {process.pid}", output)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(opening)
@@ -104,12 +107,16 @@ class Host:
         self._ended.set()
 
 
-def _node() -> str:
+def _node() -> dict[str, str]:
     import ray
 
     node = ray.get_runtime_context().get_node_id()
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    return f"node {node[:8]} at {address}"
+    return {"id": node[:8], "address": address, "host": socket.gethostname()}
+
+
+def _called(node: dict[str, str]) -> str:
+    return f"node {node['id']} at {node['address']}"
 
 
 def _how_it_ended(code: int) -> str:

@@ -17,6 +17,7 @@ from penstock.executors.elsewhere.executor import ElsewhereExecutor
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.kinds import ExecutorKind, ExecutorSpec
 from penstock.executors.ray.link import COMMAND, Holder, Placed, label_of
+from penstock.executors.workers.places import Lack
 from penstock.executors.workers.pool import NoWorkerError
 
 _Key: TypeAlias = tuple[asyncio.AbstractEventLoop, str]  # with the arguments of ray.init
@@ -78,7 +79,11 @@ class RayExecutor(ElsewhereExecutor):
             "placement": options.placement,
         }
         who = f"op {self.op}: worker {opening.index}"
-        return await holder.start_worker(who, order, self._supervision.start_timeout)
+
+        def waits(lack: Lack) -> None:
+            self._places.waits(opening.index, lack)
+
+        return await holder.start_worker(who, order, self._supervision.start_timeout, waits)
 
     async def _release_holder(self) -> None:
         if self._holder is not None:

@@ -12,9 +12,9 @@ The engine sends first the arguments of ``ray.init``, and is told ``{"ready": ad
     {"kill": 1}
     {"fits": 1, "wants": {...}}
 
-and is told ``{"waiting": 1, "text": why}`` while it has no place, ``{"started": 1, "where": text}``
-and ``{"ended": 1, "how": text}``, the last always once; ``{"fits": 1, "text": why not}`` answers
-the third, empty if a node has it all.
+and is told ``{"waiting": 1, "text": why, "wants": {...}, "possible": bool, "log": bool}`` while it
+has no place, ``{"started": 1, "where": text, "node": {...}}`` and ``{"ended": 1, "how": text}``,
+the last always once; ``{"fits": 1, "text": why not}`` answers the third, empty if a node has all.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Final
 
 from penstock.executors.elsewhere.parent import end_with_parent
+from penstock.executors.workers.places import Lack
 from penstock.version import VERSION
 
 _TELL_AFTER: Final = 5.0
 """Seconds after which the engine is told for the first time that a worker has no place."""
+_TELL_EVERY: Final = 30.0
+"""Most seconds between two times: what is free changes."""
 _ASK_TIMEOUT: Final = 5.0  # seconds for the cluster to say what is free
 _KILL_TIMEOUT: Final = 5.0  # seconds for an actor to end its worker, and for Ray to end the actor
 _STORE: Final = (
@@ -74,8 +78,8 @@ class Holder:
         self._writer.write(json.dumps(what).encode() + b"\n")
 
     async def _compare(self, number: int, wants: Mapping[str, float]) -> None:
-        text = await self._what_is_missing(wants)
-        self._tell(fits=number, text=text if text.endswith(NOWHERE) else "")
+        lack = await self._what_is_missing(wants)
+        self._tell(fits=number, text=lack.text if lack.possible is False else "")
 
     async def _run(self, number: int, order: Mapping[str, Any]) -> None:
         try:
@@ -105,13 +109,13 @@ class Holder:
             .remote(VERSION)
         )
         killed = asyncio.create_task(self._killed[number].wait())
-        begun: asyncio.Task[str] | None = None
+        begun: asyncio.Task[Any] | None = None
         ended: asyncio.Task[str] | None = None
         try:
             begun = _task(actor.begin.remote(order["opening"], order["folder_is_here"]))
             if not await self._placed(number, begun, killed, wants, order["timeout"]):
                 return "it was killed"
-            self._tell(started=number, where=await begun)
+            self._tell(started=number, **await begun)
             ended = _task(actor.wait.remote())
             await asyncio.wait({ended, killed}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
@@ -130,7 +134,7 @@ class Holder:
     async def _placed(
         self,
         number: int,
-        begun: asyncio.Task[str],
+        begun: asyncio.Task[Any],
         killed: asyncio.Task[Any],
         wants: Mapping[str, float],
         timeout: float | None,
@@ -141,7 +145,7 @@ class Holder:
             NoPlaceError: it has no place in time.
         """
         loop = asyncio.get_running_loop()
-        began, tell_at = loop.time(), _TELL_AFTER
+        began, tell_at, log_at = loop.time(), _TELL_AFTER, _TELL_AFTER
         while True:
             taken = loop.time() - began
             until = tell_at if timeout is None else min(tell_at, timeout)
@@ -152,24 +156,24 @@ class Holder:
             )
             if begun.done() or killed.done():
                 return begun.done()
-            text = await self._what_is_missing(wants)
+            lack = await self._what_is_missing(wants)
             if timeout is not None and loop.time() - began >= timeout:
-                raise NoPlaceError(f"{text}, for {timeout:g} s (start_timeout)")
-            tell_at *= 2
-            self._tell(waiting=number, text=text)
+                raise NoPlaceError(f"{lack.text}, for {timeout:g} s (start_timeout)")
+            self._tell(waiting=number, **asdict(lack), log=tell_at >= log_at)
+            log_at *= 2 if tell_at >= log_at else 1
+            tell_at += min(tell_at, _TELL_EVERY)
 
-    async def _what_is_missing(self, wants: Mapping[str, float]) -> str:
+    async def _what_is_missing(self, wants: Mapping[str, float]) -> Lack:
         try:
             async with asyncio.timeout(_ASK_TIMEOUT):
-                free = await asyncio.to_thread(self._ray.available_resources)
+                # The public function knows only the sum over all nodes.
+                by_node = self._ray._private.state.available_resources_per_node
+                free = await asyncio.to_thread(by_node)
                 nodes = await asyncio.to_thread(self._ray.nodes)
         except Exception as error:  # noqa: BLE001 - whatever Ray raises
-            return f"the cluster does not answer: {reason(error)}"
-        return missing(wants, free, [each["Resources"] for each in nodes if each["Alive"]])
-
-
-NOWHERE: Final = ", which no node has"
-"""The end of the text about a worker for which there would be no room without the others either."""
+            return Lack(f"the cluster does not answer: {reason(error)}", wants, None)
+        alive = [each["Resources"] for each in nodes if each["Alive"]]
+        return missing(wants, [*free.values()], alive)
 
 
 class NoPlaceError(Exception):
@@ -177,26 +181,37 @@ class NoPlaceError(Exception):
 
 
 def missing(
-    wants: Mapping[str, float], free: Mapping[str, float], nodes: list[Mapping[str, float]]
-) -> str:
-    """What a worker waits for, as text.
+    wants: Mapping[str, float],
+    free: Sequence[Mapping[str, float]],
+    nodes: Sequence[Mapping[str, float]],
+) -> Lack:
+    """What a worker waits for.
 
     Args:
         wants: what it needs on one node, by resource.
-        free: what no actor or task of the cluster has.
+        free: what no actor or task of each node has.
         nodes: what each node has in all.
     """
     asked = {key: amount for key, amount in wants.items() if amount > 0}
-    parts = []
-    for key, amount in asked.items():
-        total = sum(each.get(key, 0.0) for each in nodes)
-        parts.append(f"{amount:g} {key} ({free.get(key, 0.0):g} of {total:g} are free)")
+
+    def has_all(each: Mapping[str, float]) -> bool:
+        return all(each.get(key, 0.0) >= amount for key, amount in asked.items())
+
+    def of_all(key: str, places: Sequence[Mapping[str, float]]) -> float:
+        return round(sum(each.get(key, 0.0) for each in places), 4)
+
+    parts = [
+        f"{amount:g} {key} ({of_all(key, free):g} of {of_all(key, nodes):g} are free)"
+        for key, amount in asked.items()
+    ]
     wanted = f"it wants {' and '.join(parts) or 'nothing'}"
-    if not any(all(each.get(key, 0.0) >= n for key, n in asked.items()) for each in nodes):
-        return f"it has no place in the cluster: {wanted}{NOWHERE}"
-    if all(free.get(key, 0.0) >= amount for key, amount in asked.items()):
-        return f"Ray has not started it yet: {wanted}"  # or it is free on several nodes
-    return f"it has no place in the cluster: {wanted}"
+    if not any(map(has_all, nodes)):
+        return Lack(f"it has no place in the cluster: {wanted}, which no node has", wants, False)
+    if any(map(has_all, free)):
+        return Lack(f"Ray has not started it yet: {wanted}", wants, True)
+    apart = all(of_all(key, free) >= amount for key, amount in asked.items())
+    end = ", but not together on one node" if apart else ""
+    return Lack(f"it has no place in the cluster: {wanted}{end}", wants, True)
 
 
 def reason(error: BaseException) -> str:

@@ -8,10 +8,11 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.executors.workers.places import Lack
 from penstock.executors.workers.pool import NoWorkerError
 
 _log = logging.getLogger(__name__)
@@ -37,10 +38,14 @@ class Placed:
 
     Attributes:
         where: where it runs; empty before it has started.
+        node: its node's ``id``, ``address`` and ``host``, its name there.
+        waits: called with what it waits for while it has no place, again and again.
     """
 
-    def __init__(self, number: int, holder: _Process) -> None:
+    def __init__(self, number: int, holder: _Process, waits: Callable[[Lack], None]) -> None:
         self.where = ""
+        self.node: Mapping[str, str] | None = None
+        self.waits = waits
         self.began: asyncio.Future[None] = holder.loop.create_future()
         self.end: asyncio.Future[str] = holder.loop.create_future()
         self._number = number
@@ -104,15 +109,16 @@ class _Process:
         self.address = told["ready"]
         self._reading = self.loop.create_task(self._read())
 
-    def ask(self, who: str, order: Mapping[str, Any]) -> Placed:
+    def ask(self, who: str, order: Mapping[str, Any], waits: Callable[[Lack], None]) -> Placed:
         """Ask for a worker.
 
         Args:
             who: what messages call it.
             order: the rest of the message.
+            waits: see Placed.
         """
         self._last += 1
-        placed = Placed(self._last, self)
+        placed = Placed(self._last, self, waits)
         self._workers[self._last] = (who, placed)
         self.tell({"start": self._last, **order})
         return placed
@@ -184,11 +190,14 @@ class _Process:
 
     def _take(self, told: Mapping[str, Any]) -> None:
         if "waiting" in told:
-            who, _ = self._workers[told["waiting"]]
-            _log.warning("%s is not started: %s", who, told["text"])
+            who, placed = self._workers[told["waiting"]]
+            if told["log"]:
+                _log.warning("%s is not started: %s", who, told["text"])
+            if not placed.began.done():
+                placed.waits(Lack(told["text"], told["wants"], told["possible"]))
         elif "started" in told:
             _, placed = self._workers[told["started"]]
-            placed.where = told["where"]
+            placed.where, placed.node = told["where"], told["node"]
             if not placed.began.done():  # the start was cancelled
                 placed.began.set_result(None)
         elif "fits" in told:
@@ -247,7 +256,11 @@ class Holder:
         return await (await self._running()).what_no_node_has(wants)
 
     async def start_worker(
-        self, who: str, order: Mapping[str, Any], timeout: float | None
+        self,
+        who: str,
+        order: Mapping[str, Any],
+        timeout: float | None,
+        waits: Callable[[Lack], None],
     ) -> Placed:
         """Start a worker; returns when it has begun.
 
@@ -255,11 +268,12 @@ class Holder:
             who: what messages call it.
             order: see ``penstock.executors.ray.holder``.
             timeout: seconds; None is no limit.
+            waits: see Placed.
 
         Raises:
             NoWorkerError: it is not started, with the reason.
         """
-        placed = (await self._running()).ask(who, {**order, "timeout": timeout})
+        placed = (await self._running()).ask(who, {**order, "timeout": timeout}, waits)
         try:
             # The process has the limit, and knows the reason; it may hang itself.
             async with asyncio.timeout(None if timeout is None else timeout + _END_TIMEOUT):

@@ -19,6 +19,7 @@ from penstock.errors import NoProcess, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.probing import VERIFYING
 from penstock.executors.work import broken
+from penstock.executors.workers.places import Places, Report
 from penstock.executors.workers.restarts import LONGEST, Restarts
 from penstock.executors.workers.watchdog import Supervision, Watchdog, why_replaced
 from penstock.executors.workers.worker import Worker
@@ -79,6 +80,7 @@ class WorkerPool(ABC, Generic[W]):
         self._alive: set[W] = set()
         self._leaving: W | None = None  # ending to be replaced
         self._restarts = [Restarts() for _ in range(count)]  # by slot
+        self._places = Places(count, loop.time())
         self._given_up: set[int] = set()  # disabled slots
         self._closing = False
         self._batching: Any = None  # as the first worker decided
@@ -87,6 +89,11 @@ class WorkerPool(ABC, Generic[W]):
 
     def _busy_workers(self) -> Iterable[W]:
         return {*self._busy.values()}
+
+    @property
+    def places(self) -> tuple[list[Report], list[Report]]:
+        """Where its workers are, and which were lost; see Places."""
+        return self._places.plain(self._loop.time())
 
     @property
     def alive(self) -> bool:
@@ -201,7 +208,9 @@ class WorkerPool(ABC, Generic[W]):
             StartupError: it failed to start, with its reason; it has ended.
         """
         decides = index == 0 and self._batching is None
+        self._places.begins(index)
         worker = await self._begin(index, decides=decides)
+        self._places.placed(index, worker.where, worker.node)
         worker.streams = self._streams
         if self.passed is not None:
             worker.passed = self.passed
@@ -223,9 +232,11 @@ class WorkerPool(ABC, Generic[W]):
             worker.batch_by(self._batching)
         self.loaded[index] = loaded
         self._alive.add(worker)
+        now = self._loop.time()
+        self._places.runs(index, loaded.get("pid"), now)
         notify = self.instruments.worker_started
         if notify is not None:
-            notify(self.op, index, self._loop.time())
+            notify(self.op, index, now)
         self._make_idle(worker)
         return worker
 
@@ -332,8 +343,11 @@ class WorkerPool(ABC, Generic[W]):
         how = worker.how_it_ended
         if notify is not None:
             notify(self.op, worker.index, "late" if worker.late else how, now)
-        if worker.late or not worker.replacing:
-            self._report(worker, f"{how} at its time-out" if worker.late else how, worker.lost)
+        lost = worker.late or not worker.replacing
+        how = f"{how} at its time-out" if worker.late else how
+        self._places.ended(worker.index, how, now, lost=lost)
+        if lost:
+            self._report(worker, how, worker.lost)
         worker.close()
 
     @abstractmethod
@@ -356,6 +370,7 @@ class WorkerPool(ABC, Generic[W]):
             try:
                 started = await self._start(index)
             except NoWorkerError as error:
+                self._places.refused(index, self._reason(index, error))
                 wait = restarts.refused()
                 _log.error(
                     "op %s: worker %s cannot be started, and is tried again in %g s: %s",
@@ -366,11 +381,17 @@ class WorkerPool(ABC, Generic[W]):
                 )
             except StartupError as error:
                 _log.error("op %s: worker %s: %s", self.op, index, error)
+                self._places.failed(index, self._reason(index, error))
                 wait = restarts.died(self._loop.time(), had_worked=False)
             else:
                 self._enable(index)
                 return started
         return None
+
+    def _reason(self, index: int, error: StartupError) -> str:
+        """The text of an error without the worker's name."""
+        text = str(error).removeprefix(f"op {self.op!r}: worker {index}").removeprefix(":").lstrip()
+        return text.removeprefix("cannot be started: ")
 
     def _make_idle(self, worker: W) -> None:
         """Add a ready worker."""

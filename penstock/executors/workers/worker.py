@@ -10,7 +10,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Final
 
@@ -66,6 +66,10 @@ class Worker(ABC):
 
     has_own_clock = False
     """Whether its monotonic clock may differ from the engine's, as on another machine."""
+
+    node: Mapping[str, str] | None = None
+    """The machine on which it runs: its id, address and host name; None if it is this one, or not
+    known."""
 
     _channel: Channel
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.admin.status import Reporter
+from penstock.api.health import Health
 from penstock.errors import HookFailed, OpTimeout, StartupError, WorkerDied, WrongType
 from penstock.executors.elsewhere.executor import ElsewhereExecutor
 from penstock.executors.elsewhere.opening import Opening
@@ -20,7 +22,9 @@ from penstock.executors.transport.frames import Kind, header
 from penstock.executors.transport.values import encode
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.executors.workers.child import Child
+from penstock.executors.workers.pool import NoWorkerError
 from penstock.instrument import Instrument, Instruments
+from penstock.observe.counters import Counters
 from penstock.request import Outcome
 from tests.executors.elsewhere.workers import OPENING, Hosts, Odd, serve
 from tests.executors.harness import EngineHarness, ExecutorHarness, batch_of, executor_of
@@ -88,6 +92,39 @@ async def test_a_lost_connection_costs_the_running_batch_and_the_worker_is_repla
     assert events == ["started", "started", "as told", "started"]
     assert "died: as told, with data_ids=[5], after 0 batches" in caplog.text
     assert await harness.executor.close(5.0)
+
+
+async def test_the_status_has_where_its_workers_are_and_which_were_lost() -> None:
+    hosts = Hosts()
+    harness = EngineHarness("elsewhere", None, executor=hosts.executor(workers=2))
+    reporter = Reporter(harness.engine, Health(), Counters(), {}, 3)
+    report: dict[str, Any] = {}
+
+    def workers(key: str, *wanted: str) -> list[list[Any]]:
+        ((op,),) = [each["ops"] for each in reporter()["graphs"]]
+        report.update(op)
+        return [[each[name] for name in wanted] for each in op[key]]
+
+    await harness.graph.start()
+    running = [[3, 0, "running", "thread 0", hosts.nodes[0]], [3, 1, "running", "thread 1", None]]
+    wanted = ("engine", "worker", "state", "where", "node")
+    assert sorted(workers("places", *wanted)) == running
+    assert workers("lost") == []
+    hosts.refuse = NoWorkerError("no room here")
+    assert type((await harness.request(do="die")).error) is WorkerDied
+    await until(lambda: ["waiting"] in workers("places", "state"))
+    (missing,) = [each for each in report["places"] if each["state"] == "waiting"]
+    assert missing["why"] == "no room here"
+    ((engine, worker, where, how, back),) = workers(
+        "lost", "engine", "worker", "where", "how", "back"
+    )
+    assert (engine, worker, how, back) == (3, missing["worker"], "as told", None)
+    assert where == f"thread {worker}"
+    hosts.refuse = None
+    await until(lambda: workers("places", "state") == [["running"]] * 2)
+    ((back,),) = workers("lost", "back")
+    assert back > 0.0
+    await harness.close()
 
 
 async def test_the_batch_of_a_lost_connection_does_not_wait_for_the_end_of_its_worker() -> None:

@@ -49,6 +49,7 @@ class Hosted:
     def __init__(self, opening: Opening, body: Body, bound: BoundOp) -> None:
         self.opening = opening
         self.where = f"thread {opening.index}"
+        self.node: dict[str, str] | None = None
         self.was_killed = False
         self._link = socket.create_connection((opening.host, opening.port))
         self._loop = asyncio.get_running_loop()
@@ -82,12 +83,14 @@ class Hosts:
     Attributes:
         started: every worker, in order.
         refuse: raised instead of starting one, if set.
+        nodes: where workers are, by their index, as far as that is known.
         entered: set when a call waits for ``gate``.
     """
 
     def __init__(self, body: Body = serve, options: WorkOptions | None = None) -> None:
         self.started: list[Hosted] = []
         self.refuse: Exception | None = None
+        self.nodes = {0: {"id": "ab", "address": "192.0.2.7", "host": "one"}}
         self.entered, self.gate = threading.Event(), threading.Event()
         self._op = BodyOp(self._act)
         self._body = body
@@ -98,6 +101,7 @@ class Hosts:
             raise self.refuse
         bound = BoundOp(self._op, None, self._options, opening.index)
         self.started.append(Hosted(opening, self._body, bound))
+        self.started[-1].node = self.nodes.get(opening.index)
         return self.started[-1]
 
     def executor(self, workers: int = 1, **supervision: Any) -> ElsewhereExecutor:

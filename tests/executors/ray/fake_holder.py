@@ -31,6 +31,7 @@ def main() -> None:
         case "talks":
             file.write("no JSON\n")
             return
+    wait = {"text": "it wants 4 CPU (1 of 2 are free)", "wants": {"CPU": 4}, "possible": False}
     tell(ready="192.0.2.1")
     for text in file:
         order = json.loads(text)
@@ -44,17 +45,19 @@ def main() -> None:
         number = order["start"]
         match order["opening"]:
             case "no room":
-                tell(waiting=number, text="it wants 4 CPU (1 of 2 are free)")
+                tell(waiting=number, log=True, **wait)
+                tell(waiting=number, log=False, **wait)
                 tell(ended=number, how="it wants 4 CPU, for 3 s")
             case "waits":
-                tell(waiting=number, text="it wants 4 CPU (1 of 2 are free)")
+                tell(waiting=number, log=True, **wait)
             case "die":
                 os._exit(3)
             case "ends":
-                tell(started=number, where="node ab at 192.0.2.1, pid 12")
+                node = {"id": "ab", "address": "192.0.2.1", "host": "one"}
+                tell(started=number, where="node ab at 192.0.2.1, pid 12", node=node)
                 tell(ended=number, how="exit status 9")
             case _:
-                tell(started=number, where=f"pid {os.getpid()}")
+                tell(started=number, where=f"pid {os.getpid()}", node=None)
 
 
 if __name__ == "__main__":

@@ -158,8 +158,19 @@ def test_the_workers_of_a_node_that_is_lost_move_when_there_is_room(
         "the reason why it waits",
         timeout=60,
     )
+    (waiting,) = [each for each in op_of(server)["places"] if each["state"] != "running"]
+    assert (waiting["state"], waiting["wants"], waiting["possible"]) == (
+        "waiting",
+        {"CPU": 1},
+        True,
+    )
+    (gone,) = [each for each in op_of(server)["lost"] if each["back"] is None]
+    assert gone["worker"] == waiting["worker"]
     ray.add()
     both_back(server)
+    assert op_of(server)["lost"][-1]["back"] > 0.0
+    where = [each["node"]["id"] for each in op_of(server)["places"]]
+    assert gone["node"]["id"] not in where
     after = {each["where"].partition(",")[0] for each in loaded(server)}
     assert len(before & after) == 1
     assert len(after) == 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -34,6 +35,10 @@ def double(line: str) -> str:
 RAY = ("raylet", "gcs_server")
 
 
+def op_reports(url: str) -> list[dict[str, Any]]:
+    return [op for graph in fetch(f"{url}/status").json["graphs"] for op in graph["ops"]]
+
+
 @pytest.mark.timeout(200)
 def test_an_app_needs_no_cluster_and_leaves_none_behind(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
@@ -47,6 +52,13 @@ def test_an_app_needs_no_cluster_and_leaves_none_behind(tmp_path: Path) -> None:
         assert pid != fetch(f"{url}/plain", b'{"line": "abc"}').json == server.pid
         of_ray = [each for each in server.descendants() if each.name() in RAY]
         assert len(of_ray) == 2, "the ops share one cluster"
+        ops = {each["name"].rpartition("/")[2]: each for each in op_reports(url)}
+        (place,) = ops["shout"]["places"]
+        assert (place["state"], place["pid"], place["why"]) == ("running", pid, "")
+        assert place["node"]["address"] == "127.0.0.1"
+        assert place["where"] == f"node {place['node']['id']} at 127.0.0.1, pid {pid}"
+        assert ops["plain"].get("places") is None
+        assert f'node="{place["node"]["host"]}"' in fetch(f"{url}/metrics").body.decode()
         assert server.stop() == 0
         assert server.leftovers(20.0) == []
 

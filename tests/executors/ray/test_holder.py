@@ -18,11 +18,13 @@ from penstock.executors.ray.holder import NoPlaceError, is_there, missing, reaso
 from penstock.version import VERSION
 from tests.executors.elsewhere.workers import OPENING
 
+NODE = {"id": "ab", "address": "127.0.0.1", "host": "one"}
+
 
 @pytest.mark.parametrize(
     ("wants", "expected"),
     [
-        ({"CPU": 1, "GPU": 0}, "it wants 1 CPU (0.5 of 3 are free)"),
+        ({"CPU": 1, "GPU": 0}, "no place in the cluster: it wants 1 CPU (0.5 of 3 are free)"),
         ({"CPU": 0.5, "GPU": 1}, "0.5 CPU (0.5 of 3 are free) and 1 GPU (0 of 1 are free)"),
         ({"CPU": 3}, "it wants 3 CPU (0.5 of 3 are free), which no node has"),
         ({"CPU": 2, "GPU": 1}, "1 GPU (0 of 1 are free), which no node has"),
@@ -31,15 +33,30 @@ from tests.executors.elsewhere.workers import OPENING
 )
 def test_what_is_missing(wants: dict[str, float], expected: str) -> None:
     nodes = [{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}]
-    assert missing(wants, {"CPU": 0.5}, nodes).endswith(expected)
+    found = missing(wants, [{"CPU": 0.5}, {}], nodes)
+    assert found.text.endswith(expected)
+    assert found.possible is not expected.endswith("no node has")
+    assert found.wants is wants
 
 
 def test_a_worker_for_which_there_is_room_is_only_slow() -> None:
     text = "Ray has not started it yet: it wants 0.5 CPU (0.5 of 1 are free)"
-    assert missing({"CPU": 0.5, "GPU": 0}, {"CPU": 0.5}, [{"CPU": 1.0}]) == text
-    assert missing({"CPU": 0}, {}, [{}]) == "Ray has not started it yet: it wants nothing"
-    assert missing({"CPU": 2}, {"CPU": 2}, [{"CPU": 1}] * 2).endswith(", which no node has")
-    assert missing({"CPU": 0.6}, {"CPU": 0.5}, [{"CPU": 1.0}]).startswith("it has no place")
+    assert missing({"CPU": 0.5, "GPU": 0}, [{"CPU": 0.5}], [{"CPU": 1.0}]).text == text
+    assert missing({"CPU": 0}, [{}], [{}]).text == "Ray has not started it yet: it wants nothing"
+    assert missing({"CPU": 0.6}, [{"CPU": 0.5}], [{"CPU": 1.0}]).text.startswith("it has no place")
+
+
+def test_what_is_free_on_several_nodes_is_no_place_on_one() -> None:
+    nodes = [{"CPU": 2.0}] * 3
+    found = missing({"CPU": 2}, [{"CPU": 1.9}, {"CPU": 1.9}, {"CPU": 1.8}], nodes)
+    assert found.text == (
+        "it has no place in the cluster: it wants 2 CPU (5.6 of 6 are free),"
+        " but not together on one node"
+    )
+    assert found.possible
+    assert missing({"CPU": 3}, nodes, nodes).text.endswith(", which no node has")
+    apart = missing({"CPU": 1, "GPU": 1}, [{"CPU": 1}, {"GPU": 1}], [{"CPU": 1, "GPU": 1}] * 2)
+    assert apart.text.endswith("but not together on one node")
 
 
 def test_an_error_of_ray_is_one_line() -> None:
@@ -78,7 +95,7 @@ def test_a_node_with_another_version_is_refused() -> None:
 @contextmanager
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Opening, socket.socket]]:
     """What a worker is to connect to."""
-    monkeypatch.setattr(actor, "_node", lambda: "node ab at 127.0.0.1")
+    monkeypatch.setattr(actor, "_node", lambda: NODE)
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         yield replace(OPENING, host=host, port=port, output_token="secret"), server
@@ -97,7 +114,9 @@ def test_the_worker_of_an_actor_ends_with_an_error_or_a_signal(
     with engine(monkeypatch) as (opening, server):
         host = Host(VERSION)
         wrong = replace(opening, program=replace(opening.program, folder="/no/such/folder"))
-        where = host.begin(wrong.encode().decode(), False)
+        begun = host.begin(wrong.encode().decode(), False)
+        where = begun["where"]
+        assert begun["node"] == NODE
         assert where.startswith("node ab at 127.0.0.1, pid ")
         output = output_of(server)
         assert host.wait() == "exit status 1"

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.executors.ray import link
 from penstock.executors.ray.link import Holder
+from penstock.executors.workers.places import Lack
 from penstock.executors.workers.pool import NoWorkerError
 
 pytestmark = pytest.mark.real
@@ -28,8 +29,13 @@ async def holder(address: str = "auto") -> AsyncIterator[Holder]:
         await made.close()
 
 
-def start(made: Holder, opening: str, timeout: float | None = 60.0) -> Any:
-    return made.start_worker("op a: worker 0", {"opening": opening}, timeout)
+def start(
+    made: Holder,
+    opening: str,
+    timeout: float | None = 60.0,
+    waits: Callable[[Lack], None] = lambda lack: None,
+) -> Any:
+    return made.start_worker("op a: worker 0", {"opening": opening}, timeout, waits)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -44,6 +50,7 @@ async def test_a_worker_starts_and_ends() -> None:
         assert await made.address() == "192.0.2.1"
         placed = await start(made, "ends")
         assert placed.where == "node ab at 192.0.2.1, pid 12"
+        assert placed.node == {"id": "ab", "address": "192.0.2.1", "host": "one"}
         assert await placed.ended() == "exit status 9"
         placed.kill()
         other = await start(made, "")
@@ -55,10 +62,14 @@ async def test_a_worker_without_room_is_refused_with_what_it_wants(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with holder() as made:
+        lacks: list[Lack] = []
         with pytest.raises(NoWorkerError, match=r"^it wants 4 CPU, for 3 s$"):
-            await start(made, "no room")
-    text = "op a: worker 0 is not started: it wants 4 CPU (1 of 2 are free)"
-    assert [each.getMessage() for each in caplog.records] == [text]
+            await start(made, "no room", waits=lacks.append)
+    text = "it wants 4 CPU (1 of 2 are free)"
+    assert [each.getMessage() for each in caplog.records] == [
+        f"op a: worker 0 is not started: {text}"
+    ]
+    assert lacks == [Lack(text, {"CPU": 4}, False)] * 2, "the status knows it each time"
 
 
 async def test_a_start_that_is_cancelled_ends_its_worker(caplog: pytest.LogCaptureFixture) -> None:
