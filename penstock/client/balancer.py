@@ -27,6 +27,7 @@ class Endpoints:
 
     Attributes:
         names: their addresses.
+        on_close: called by ``close`` before it ends the calls.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Endpoints:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = 0
         self.names = [str(endpoint) for endpoint in endpoints]
+        self.on_close: Callable[[], object] | None = None
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task until ``close``."""
@@ -113,6 +115,8 @@ class Endpoints:
 
     def close(self) -> None:
         """Disconnect; calls end with CANCELLED. Closing twice is allowed."""
+        if self.on_close is not None:
+            self.on_close()
         for task in self._tasks:
             task.cancel()
         for channel in self._channels:

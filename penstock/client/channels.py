@@ -207,6 +207,14 @@ class _Channel:
         """Whether this process created it. In a forked child the sockets belong to the parent."""
         return self._process == os.getpid()
 
+    def framed(self, request: bytes, fields: bytes = b"") -> tuple[bytes, bytes]:
+        """A request as it is sent, and its header block, with the token.
+
+        Raises:
+            ValueError: a header field cannot hold the function's token.
+        """
+        return self._protocol.frame(request), fields + self._metadata()
+
 
 class Channel(_Channel):
     """The endpoints of one client, for threads. Thread-safe; not usable in a forked child.
@@ -301,14 +309,6 @@ class Channel(_Channel):
 
         return Messages(start, thread.hand_over, decode, explain)
 
-    def fields(self) -> bytes:
-        """The header block of a call that begins now.
-
-        Raises:
-            ValueError: a header field cannot hold the function's token.
-        """
-        return self._metadata()
-
     def cancel(self, call: Call) -> None:
         """Cancel a call, also on the server; no effect if it has ended."""
         if self._open is not None:
@@ -393,14 +393,6 @@ class AsyncChannel(_Channel):
     def opened(self) -> Endpoints:
         """The endpoints."""
         return self._open
-
-    def framed(self, request: bytes, fields: bytes) -> tuple[bytes, bytes]:
-        """A request as it is sent, and its header block, with the token.
-
-        Raises:
-            ValueError: a header field cannot hold the function's token.
-        """
-        return self._protocol.frame(request), fields + self._metadata()
 
     async def call(
         self,

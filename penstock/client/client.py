@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import Future, InvalidStateError
-from copy import copy
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from numpy.typing import NDArray
 
-from penstock.client.call import Outcome
+from penstock.client.call import METHOD
 from penstock.client.channels import AsyncChannel, Channel
 from penstock.client.endpoints import parse_endpoints
-from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.errors import NotConnected
 from penstock.client.message_stream import AsyncMessages, Messages
 from penstock.client.messages import decode_reply, encode_request, pack_request
 from penstock.client.model_stream import BY_MODEL_STREAM, encode_feed
+from penstock.client.routed_call import Sent
+from penstock.client.routed_channel import RoutedCalls, RoutedChannel, RoutedFuture
+from penstock.client.routing import Attempts
 from penstock.client.tls import Tls
 from penstock.client.token import Token
 from penstock.protocols import pb
-from penstock.protocols.status import GrpcCode
 
-AnyChannel = TypeVar("AnyChannel", Channel, AsyncChannel)
+AnyCalls = TypeVar("AnyCalls", RoutedCalls, RoutedChannel)
+
+_STRATEGY: Final = "round_robin"
+"""As the original: gRPC's policy."""
+
+_RETRIES: Final = 2
+"""Attempts after the first one of a call that no server has begun."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -38,115 +44,74 @@ class CallOptions(TypedDict, total=False):
     method: str
 
 
-class PredictFuture(Future[bytes]):
-    """The future of a call, returned by ``predict(..., asyn=True)``. Any thread."""
+class PredictFuture(RoutedFuture[pb.Response]):
+    """The future of a call, returned by ``predict(..., asyn=True)``. Any thread.
 
-    def __init__(self, channel: Channel, request: bytes, deadline: float | None) -> None:
-        """Start the call.
-
-        Raises:
-            CallFailed: the channel is closed.
-        """
-        super().__init__()
-        self._response: pb.Response | None = None
-        self._channel = channel
-        self._call = channel.start(request, self._finish, deadline=deadline)
-
-    def result(self, timeout: float | None = None) -> pb.Response:  # type: ignore[override]
-        """Wait for the reply; a reply with an ``err_no`` is returned like any other.
-
-        Args:
-            timeout: seconds to wait here; the call itself continues afterwards.
-
-        Raises:
-            TimeoutError: no reply yet.
-            CallFailed: the call failed; ``retryable``: whether a retry may succeed.
-            NotConnected: the call was started before this process was forked.
-        """
-        if not self.done() and not self._channel.is_ours():
-            raise NotConnected("the call belongs to the process that this one was forked from")
-        failed = self.exception(timeout)
-        if isinstance(failed, CallFailed):
-            # A copy, because raising an exception changes its traceback.
-            raise copy(failed)
-        if self._response is None:
-            # Decoded here, so that the loop's thread, which all calls share, is not delayed.
-            self._response = decode_reply(super().result())
-        return self._response
-
-    def cancel(self) -> bool:
-        """Cancel the call, also on the server. False if it had already ended."""
-        if not self._channel.is_ours():
-            return False
-        if not self._finish(CallFailed(GrpcCode.CANCELLED, "cancelled by the caller")):
-            return False
-        self._channel.cancel(self._call)
-        return True
-
-    def _finish(self, outcome: Outcome) -> bool:
-        try:
-            if isinstance(outcome, bytes):
-                self.set_result(outcome)
-            else:
-                self.set_exception(outcome)
-        except InvalidStateError:
-            return False
-        return True
+    Its result is the reply; one with an ``err_no`` is returned like any other.
+    """
 
 
-class _Client(Generic[AnyChannel]):
+class _Client(Generic[AnyCalls]):
     """The base class of both clients."""
 
     def __init__(self, *, tls: Tls | None = None, token: Token | None = None) -> None:
         self._tls = tls
         self._token = token
-        self._channel: AnyChannel | None = None
+        self._calls: AnyCalls | None = None
 
     def _request(
         self, feed_dict: object, fetch: object, timeout: float | None = None, **options: Any
-    ) -> tuple[AnyChannel, bytes, float | None]:
-        """The channel, the bytes of a request, and its deadline."""
-        channel, deadline = self._begin(timeout)
-        message = pack_request(feed_dict, fetch, own_address=channel.own_address, **options)
-        return channel, encode_request(message), deadline
+    ) -> tuple[AnyCalls, Sent]:
+        """What makes a call, and what it sends."""
+        calls, deadline = self._begin(timeout)
+        message = pack_request(feed_dict, fetch, own_address=calls.channel.own_address, **options)
+        frame, fields = calls.channel.framed(encode_request(message))
+        return calls, Sent(
+            frame=frame, method=METHOD, fields=fields, deadline=deadline, decode=decode_reply
+        )
 
     def _stream_request(
         self, feed_dict: dict[str, Any], name: str, timeout: float | None, log_id: int
-    ) -> tuple[AnyChannel, bytes, float | None]:
-        """The same for a model whose answer comes in pieces."""
-        channel, deadline = self._begin(timeout)
-        return channel, encode_feed(feed_dict, name, str(log_id)), deadline
+    ) -> tuple[AnyCalls, bytes, float | None]:
+        """The same for a model whose answer comes in pieces, with its deadline."""
+        calls, deadline = self._begin(timeout)
+        return calls, encode_feed(feed_dict, name, str(log_id)), deadline
 
-    def _begin(self, timeout: float | None) -> tuple[AnyChannel, float | None]:
-        """The channel of a call that begins now, and its deadline."""
+    def _begin(self, timeout: float | None) -> tuple[AnyCalls, float | None]:
+        """What makes a call that begins now, and its deadline."""
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout}")
         deadline = None if timeout is None else time.monotonic() + timeout
-        channel = self._channel
-        if channel is None:
+        calls = self._calls
+        if calls is None:
             raise NotConnected("call connect() first")
-        if not channel.is_ours():
+        if not calls.channel.is_ours():
             raise NotConnected("connected in another process or on another event loop")
-        return channel, deadline
+        return calls, deadline
 
     def __repr__(self) -> str:
-        channel = self._channel
-        where = "not connected" if channel is None else ", ".join(map(str, channel.endpoints))
+        calls = self._calls
+        where = "not connected" if calls is None else ", ".join(map(str, calls.channel.endpoints))
         return f"<{type(self).__name__} {where}>"
 
 
-class PipelineClient(_Client[Channel]):
+class PipelineClient(_Client[RoutedCalls]):
     """Calls a pipeline service over gRPC. Thread-safe.
 
         with PipelineClient() as client:
             client.connect(["127.0.0.1:9993"])
             response = client.predict({"x": array})
 
-    Calls go to the endpoints in turn; an endpoint that cannot be reached is skipped while another
-    can. All threaded clients of a process share one thread, which runs while any of them is
+    Calls go to the endpoints in turn; one that cannot be reached, or whose calls fail, is asked
+    last for a while. A call that no server has begun, since it cannot be reached or refuses the
+    call, is sent to the next one, and to all again up to twice after pauses, which the servers'
+    hints make longer, while the timeout allows it. Nothing that may have run is repeated.
+    ``Endpoint`` has more of this: weights, backup requests, idempotent calls.
+
+    All threaded clients of a process share one thread, which runs while any of them is
     connected and in use. After a fork the child must call ``connect`` itself: using the parent's
     connection raises ``NotConnected``, and calls in flight stay with the parent. Nothing is
-    printed.
+    printed; problems of endpoints are in the log.
 
     Args:
         tls: encrypts connections; None for plain text.
@@ -172,7 +137,8 @@ class PipelineClient(_Client[Channel]):
                 token.
             OSError: a file of ``tls`` cannot be read.
         """
-        self._replace(Channel(parse_endpoints(endpoints), self._tls, token=self._token))
+        channel = Channel(parse_endpoints(endpoints), self._tls, token=self._token)
+        self._replace(RoutedCalls(channel, _STRATEGY))
 
     @overload
     def predict(
@@ -241,7 +207,7 @@ class PipelineClient(_Client[Channel]):
                 number.
             TooLarge: the request is over 512 MiB.
         """
-        channel, request, deadline = self._request(
+        calls, sent = self._request(
             feed_dict,
             fetch,
             timeout,
@@ -252,9 +218,13 @@ class PipelineClient(_Client[Channel]):
             name=name,
             method=method,
         )
+        attempts = Attempts(_RETRIES, sent.deadline, idempotent=False)
         if asyn:
-            return PredictFuture(channel, request, deadline)
-        return decode_reply(channel.call(request, deadline=deadline))
+            future = PredictFuture(calls)
+            future.begin(sent, attempts)
+            return future
+        response: pb.Response = calls.call(sent, attempts)
+        return response
 
     def stream(
         self,
@@ -293,16 +263,16 @@ class PipelineClient(_Client[Channel]):
             TypeError: the feed is not a dict, or has a value that cannot be sent.
             ValueError: the timeout is not a positive number.
         """
-        channel, request, deadline = self._stream_request(feed_dict, name, timeout, log_id)
-        return channel.stream(request, deadline=deadline, **BY_MODEL_STREAM)
+        calls, request, deadline = self._stream_request(feed_dict, name, timeout, log_id)
+        return calls.channel.stream(request, deadline=deadline, **BY_MODEL_STREAM)
 
     def close(self) -> None:
         """Disconnect; in-flight calls end with ``CallFailed``. Closing twice is allowed."""
         self._replace(None)
 
-    def _replace(self, channel: Channel | None) -> None:
-        former, self._channel = self._channel, channel
-        if former is not None and former.is_ours():
+    def _replace(self, calls: RoutedCalls | None) -> None:
+        former, self._calls = self._calls, calls
+        if former is not None and former.channel.is_ours():
             former.close()
 
     def __enter__(self) -> Self:
@@ -317,7 +287,7 @@ class PipelineClient(_Client[Channel]):
         self.close()
 
 
-class AsyncPipelineClient(_Client[AsyncChannel]):
+class AsyncPipelineClient(_Client[RoutedChannel]):
     """``PipelineClient`` for one event loop.
 
         async with AsyncPipelineClient() as client:
@@ -331,7 +301,7 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
     async def connect(self, endpoints: list[str]) -> None:
         """Set the endpoints, as in ``PipelineClient.connect``, and bind the client to this loop."""
         channel = AsyncChannel(parse_endpoints(endpoints), self._tls, token=self._token)
-        await self._replace(channel)
+        await self._replace(RoutedChannel(channel, _STRATEGY, _RETRIES, logs_rows=True))
 
     async def predict(
         self,
@@ -340,8 +310,9 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
         **options: Unpack[CallOptions],
     ) -> pb.Response:
         """Make one call; arguments, result and errors as in ``PipelineClient.predict``."""
-        channel, request, deadline = self._request(feed_dict, fetch, **options)
-        return decode_reply(await channel.call(request, deadline=deadline))
+        calls, sent = self._request(feed_dict, fetch, **options)
+        response: pb.Response = await calls.send(sent)
+        return response
 
     def stream(
         self,
@@ -359,17 +330,17 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
 
         Cancelling a task that waits for a piece cancels the call on the server too.
         """
-        channel, request, deadline = self._stream_request(feed_dict, name, timeout, log_id)
-        return channel.stream(request, deadline=deadline, **BY_MODEL_STREAM)
+        calls, request, deadline = self._stream_request(feed_dict, name, timeout, log_id)
+        return calls.channel.stream(request, deadline=deadline, **BY_MODEL_STREAM)
 
     async def close(self) -> None:
         """Disconnect; in-flight calls end with ``CallFailed``. Closing twice is allowed."""
         await self._replace(None)
 
-    async def _replace(self, channel: AsyncChannel | None) -> None:
-        former, self._channel = self._channel, channel
-        if former is not None and former.is_ours():
-            await former.close()
+    async def _replace(self, calls: RoutedChannel | None) -> None:
+        former, self._calls = self._calls, calls
+        if former is not None and former.channel.is_ours():
+            await former.channel.close()
 
     async def __aenter__(self) -> Self:
         return self

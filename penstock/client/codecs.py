@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from penstock.client.call import METHOD as PIPELINE_METHOD
-from penstock.client.errors import CallFailed
+from penstock.client.errors import garbage
 from penstock.client.messages import (
     decode_reply,
     encode_request,
@@ -20,12 +20,12 @@ from penstock.client.messages import (
 )
 from penstock.client.model_feeds import ModelFeeds, conf_of
 from penstock.client.model_stream import as_texts, encode_feed, inputs_of
-from penstock.errors import InferenceFailed, PackageError, RequestError, ServiceBusy
+from penstock.errors import InferenceFailed, PackageError, RequestError
 from penstock.protocols import oip_json, oip_message
 from penstock.protocols.general_model_message import decode_response as decode_general
 from penstock.protocols.general_model_message import encode_request as encode_general
 from penstock.protocols.standard_messages import INFERENCE
-from penstock.protocols.status import GrpcCode, error_for, status_of
+from penstock.protocols.status import error_for
 
 Decode = Callable[[bytes], dict[str, Any]]
 
@@ -95,10 +95,7 @@ class PipelineCodec:
         )
 
         def decode(reply: bytes) -> dict[str, Any]:
-            try:
-                response = decode_reply(reply)
-            except CallFailed as error:
-                raise garbage(error.args[1]) from None
+            response = decode_reply(reply)
             raise_for_error(response)
             texts = dict(zip(response.key, response.value, strict=False))
             try:
@@ -251,15 +248,3 @@ def _fetched(found: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     if missing:
         raise InferenceFailed(f"the answer has {sorted(found)}, not {missing}")
     return {name: found[name] for name in names} or found
-
-
-def failure_of(error: Exception) -> CallFailed | None:
-    """The failure that an error in a reply is; None if another server would answer the same."""
-    if isinstance(error, ServiceBusy):  # an op may have run, which such a reply does not say
-        return CallFailed(status_of(error).grpc, str(error), retryable=True)
-    return None
-
-
-def garbage(error: object) -> CallFailed:
-    """The failure of a reply that is no message: another server may do better."""
-    return CallFailed(GrpcCode.INTERNAL, f"the answer cannot be read: {error}", retryable=True)

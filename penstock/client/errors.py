@@ -66,3 +66,8 @@ class CallFailed(PenstockError):
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.args[1]}"
+
+
+def garbage(error: object) -> CallFailed:
+    """The failure of a reply that is no message: another server may do better."""
+    return CallFailed(GrpcCode.INTERNAL, f"the answer cannot be read: {error}", retryable=True)

@@ -16,11 +16,11 @@ import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
-from penstock.client.errors import CallFailed
+from penstock.client.errors import garbage
 from penstock.errors import TooLarge
 from penstock.protocols import pb, tensors
 from penstock.protocols.array_text import format_array
-from penstock.protocols.status import GrpcCode, error_for
+from penstock.protocols.status import error_for
 from penstock.tensor import LOD_SUFFIX
 
 LOG_ID_KEY = "logid"
@@ -105,12 +105,12 @@ def decode_reply(reply: bytes) -> pb.Response:
     """Decode a reply.
 
     Raises:
-        CallFailed: INTERNAL; the bytes are not a Response. A retry hardly helps.
+        CallFailed: INTERNAL; the bytes are not a Response.
     """
     try:
         return pb.Response.FromString(reply)
     except DecodeError as error:
-        raise CallFailed(GrpcCode.INTERNAL, "the reply's bytes are not a Response") from error
+        raise garbage("its bytes are not a Response") from error
 
 
 def raise_for_error(response: pb.Response) -> None:

@@ -10,26 +10,29 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.client.balancer import Endpoints
 from penstock.client.call import Call, Outcome, failure
-from penstock.client.codecs import failure_of
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.health import State
 from penstock.client.names import AGAIN, changes, lookup
 from penstock.client.outliers import Ejected, Outliers, Verdict, verdict_of
 from penstock.client.routing import Attempts, HedgeBudget, Load, choose
-from penstock.protocols.status import GrpcCode
+from penstock.errors import ServiceBusy
+from penstock.protocols.status import GrpcCode, status_of
 
 if TYPE_CHECKING:
     from penstock.client.trace import TraceLog
 
 
 _log = logging.getLogger(__name__)
+
+_LARGE: Final = 16 << 10
+"""Bytes of a request that is not kept once its call has ended."""
 
 
 class Ended(NamedTuple):
@@ -87,11 +90,14 @@ class Replicas:
         self._at: dict[tuple[int, str], int] = {}
         self._next_lookup = 0.0
         self._looking: asyncio.Task[None] | None = None
+        endpoints.on_close = self.cancel
 
     def choose(self, without: Collection[int], key: str | None, now: float) -> int | None:
         """Choose a replica for a call; None if there is no other."""
         if self._named and now >= self._next_lookup and self._looking is None:
             self._looking = self.endpoints.run(self._look_up())
+        if len(self.names) == 1:
+            return None if 0 in without else 0
         if self.gone:
             without = {*without, *self.gone}
         states = [
@@ -113,7 +119,7 @@ class Replicas:
                 name,
                 100 * share,
             )
-        elif self._logs_rows:
+        elif self._logs_rows and len(self.names) - len(self.gone) > 1:
             _log.warning("%s is tried last for a while: its last calls have failed", name)
 
     def cancel(self) -> None:
@@ -161,9 +167,9 @@ class Replicas:
                 self.endpoints.retire(at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which would make it three times slower
 class Sent:
-    """What a call sends.
+    """What a call sends. Not changed once the call has begun.
 
     Attributes:
         frame: the message, framed.
@@ -210,7 +216,7 @@ class RoutedCall:
         self._replicas = replicas
         self._sent = sent
         self._attempts = attempts
-        self._on_end = on_end
+        self._on_end: OnEnd | None = on_end
         self._count = 0
         self._last = ""
         self._tried: set[int] = set()
@@ -345,11 +351,18 @@ class RoutedCall:
             timer.cancel()
         for call in list(self._open):
             call.abandon(failure(GrpcCode.CANCELLED, "another replica has answered"))
-        self._on_end(Ended(value, replica, self._count))
+        if len(self._sent.frame) > _LARGE:  # a future may be kept for long
+            self._sent = replace(self._sent, frame=b"")
+        on_end, self._on_end = self._on_end, None  # which may be of a future with this call
+        assert on_end is not None, "a call ends once"
+        on_end(Ended(value, replica, self._count))
 
 
 def _failure(error: Exception) -> CallFailed | None:
-    return error if isinstance(error, CallFailed) else failure_of(error)
+    """The failure that an error is; None if another server would answer the same."""
+    if isinstance(error, ServiceBusy):  # an op may have run, which such a reply does not say
+        return CallFailed(status_of(error).grpc, str(error), retryable=True)
+    return error if isinstance(error, CallFailed) else None
 
 
 def _chance() -> float:

@@ -30,6 +30,10 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two rounds over all replicas, which double."""
 
+LONGEST_HINT: Final = 20.0
+"""Seconds for which a call without a deadline waits at most before a server's hint allows the next
+attempt; a longer one is the caller's decision. The usual timeout of a call."""
+
 HEDGE_SHARE: Final = 0.05
 """Backup requests per call, on the average."""
 
@@ -195,6 +199,7 @@ class Attempts:
         if not others:
             pause = max(self._pause * (0.8 + 0.4 * chance), failed.retry_after or 0.0)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        if self._deadline is not None and now + pause >= self._deadline:
+        latest = now + LONGEST_HINT if self._deadline is None else self._deadline
+        if now + pause >= latest:
             return None
         return pause

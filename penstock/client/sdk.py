@@ -15,8 +15,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -44,12 +42,10 @@ from penstock.client.codecs import (
     OipCodec,
     OipHttpCodec,
     PipelineCodec,
-    garbage,
 )
 from penstock.client.connection import CallProtocol
-from penstock.client.endpoints import Endpoint as Address
 from penstock.client.endpoints import own_address
-from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.errors import CallFailed, garbage
 from penstock.client.grpc import GRPC
 from penstock.client.messages import MAX_MESSAGE_BYTES
 from penstock.client.model_feeds import ModelFeeds
@@ -60,14 +56,14 @@ from penstock.client.predictors import (
     parse_predictors,
     parse_replicas,
 )
-from penstock.client.routed_call import Ended, Replicas, RoutedCall, Sent
+from penstock.client.routed_call import Ended, Sent
+from penstock.client.routed_channel import RoutedCalls, RoutedFuture
 from penstock.client.routing import HEDGE_SHARE, STRATEGIES, Attempts, HedgeBudget, weighted
 from penstock.client.tls import Tls
 from penstock.client.token import Token, metadata
 from penstock.errors import ModelError, RequestError, TooLarge, UnknownEncoding
 from penstock.protocols.baidu_std import Compression
 from penstock.protocols.standard_messages import GENERAL_MODEL
-from penstock.protocols.status import GrpcCode
 from penstock.runtimes.model import read_client_conf
 
 if TYPE_CHECKING:
@@ -140,78 +136,15 @@ class Variant:
     split: Split | None = None
 
 
-class _Replicas(Replicas):
-    """The replicas of one variant, for threads."""
-
-    def __init__(
-        self,
-        channel: Channel,
-        strategy: str,
-        budget: HedgeBudget,
-        named: Mapping[int, Address],
-    ) -> None:
-        self.channel = channel
-        self.thread, endpoints = channel.opened()
-        super().__init__(endpoints, self.thread.loop, strategy, budget, named)
-
-
-class AnswerFuture(Future[Answer[T]]):
+class AnswerFuture(RoutedFuture[Answer[T]]):
     """The future of a call. Any thread; callbacks run on the thread of the clients."""
 
-    def __init__(self, tag: str, replicas: _Replicas) -> None:
-        super().__init__()
+    def __init__(self, tag: str, calls: RoutedCalls) -> None:
+        super().__init__(calls)
         self._tag = tag
-        self._replicas = replicas
-        self._call: RoutedCall | None = None
 
-    def result(self, timeout: float | None = None) -> Answer[T]:
-        """Wait for the answer.
-
-        Args:
-            timeout: seconds to wait here; the call itself continues afterwards.
-
-        Raises:
-            TimeoutError: no answer yet.
-            CallFailed, RequestError: see ``Endpoint.predict``.
-            NotConnected: the call was started before this process was forked.
-        """
-        if not self.done() and not self._replicas.channel.is_ours():
-            raise NotConnected("the call belongs to the process that this one was forked from")
-        failed = self.exception(timeout)
-        if isinstance(failed, CallFailed):
-            raise copy(failed)  # a copy: raising an exception changes its traceback
-        return super().result()
-
-    def cancel(self) -> bool:
-        """Cancel the call, also on the server. False if it had already ended."""
-        if not self._replicas.channel.is_ours():
-            return False
-        failed = CallFailed(GrpcCode.CANCELLED, "cancelled by the caller")
-        if not self._set(failed):
-            return False
-        if self._call is not None:
-            self._replicas.thread.hand_over(self._call.cancel, failed)
-        return True
-
-    def _begin(self, sent: Sent, attempts: Attempts) -> None:
-        self._call = RoutedCall(self._replicas, sent, attempts, self._end)
-        self._replicas.thread.hand_over(RoutedCall.start, self._call)
-
-    def _end(self, ended: Ended) -> None:
-        if isinstance(ended.value, Exception):
-            self._set(ended.value)
-        else:
-            self._set(Answer(ended.value, self._tag, ended.replica, ended.attempts))
-
-    def _set(self, outcome: Any) -> bool:
-        try:
-            if isinstance(outcome, Exception):
-                self.set_exception(outcome)
-            else:
-                self.set_result(outcome)
-        except InvalidStateError:
-            return False
-        return True
+    def _result_of(self, ended: Ended) -> Answer[T]:
+        return Answer(ended.value, self._tag, ended.replica, ended.attempts)
 
 
 class Endpoint:
@@ -488,12 +421,12 @@ class Endpoint:
         if idempotent is None:
             idempotent = self._idempotent
         deadline = None if timeout is None else began + timeout
-        replicas = variant.replicas()
-        fields = replicas.channel.fields()
+        calls = variant.calls()
+        frame, fields = calls.channel.framed(message, asking)
         sent = Sent(
-            frame=variant.protocol.frame(message),
+            frame=frame,
             method=variant.codec.method,
-            fields=fields + asking,
+            fields=fields,
             deadline=deadline,
             decode=decode,
             key=options.get("key"),
@@ -501,8 +434,8 @@ class Endpoint:
             hedge_after=variant.hedge_after if idempotent else None,
             log=log,
         )
-        future: AnswerFuture[T] = AnswerFuture(variant.tag, replicas)
-        future._begin(sent, Attempts(variant.retries, deadline, idempotent=idempotent))
+        future: AnswerFuture[T] = AnswerFuture(variant.tag, calls)
+        future.begin(sent, Attempts(variant.retries, deadline, idempotent=idempotent))
         return future
 
     def __enter__(self) -> Self:
@@ -702,7 +635,7 @@ class _Variant:
         self._channel = partial(
             Channel, tuple(each.endpoint for each in cluster), tls, self.protocol, token
         )
-        self._open: _Replicas | None = None
+        self._open: RoutedCalls | None = None
         self._channel()  # raises what is wrong with files and token
 
     def codec_of_feeds(self) -> Codec:
@@ -725,13 +658,13 @@ class _Variant:
         value = split.get(self.split.split_tag_name)
         return frozenset() if value is None else self._by_value.get(value, frozenset())
 
-    def replicas(self) -> _Replicas:
-        """Its replicas, connected by this process."""
+    def calls(self) -> RoutedCalls:
+        """Calls to its replicas, by this process."""
         # Without a lock, which a fork could leave locked: if two threads connect at once, one wins,
         # and the other's connections are closed when its call has ended.
         found = self._open
         if found is None or not found.channel.is_ours():
-            found = self._open = _Replicas(
+            found = self._open = RoutedCalls(
                 self._channel(), self._strategy, self._budget, self._named
             )
         return found
@@ -739,8 +672,7 @@ class _Variant:
     def close(self) -> None:
         found, self._open = self._open, None
         if found is not None and found.channel.is_ours():
-            found.thread.hand_over(Replicas.cancel, found)
-            found.channel.close()
+            found.close()
 
 
 def _by_value(split: Split | None, tags: Sequence[Mapping[str, str]]) -> dict[str, frozenset[int]]:

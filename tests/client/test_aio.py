@@ -9,6 +9,7 @@ from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
 
 from .conftest import TIMEOUT, Service, Stuck, echo
+from .test_client import at_capacity
 
 Serve = Callable[..., Service]
 
@@ -57,6 +58,21 @@ async def test_cancelling_the_task_reaches_the_server(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await abandoned(stuck)
+
+
+async def test_a_call_that_a_server_has_not_begun_goes_to_the_next(
+    serve: Serve, client: AsyncPipelineClient
+) -> None:
+    full, good = serve(at_capacity(60_000)), serve(echo)
+    await client.connect([full.endpoint, good.endpoint])
+    for turn in range(6):
+        response = await client.predict({"x": str(turn)}, timeout=TIMEOUT)
+        assert response.value[0] == str(turn)
+    assert full.received.qsize() > 0
+    turns = iter([at_capacity(1), echo])
+    full.answer = lambda request, context: next(turns)(request, context)
+    await client.connect([full.endpoint])
+    assert (await client.predict({"x": "1"}, timeout=TIMEOUT)).value[0] == "1"
 
 
 async def test_close_cancels_a_call_in_flight(

@@ -14,6 +14,7 @@ from penstock.client import CallFailed, NotConnected, PipelineClient, response_a
 from penstock.errors import TooLarge
 from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
+from tests.service.scripts import until
 
 from .conftest import TIMEOUT, Service, Stuck, echo
 
@@ -110,6 +111,73 @@ def test_a_call_that_a_server_received_is_not_retried_at_another(
     with pytest.raises(CallFailed, match="draining"):
         client.predict({"x": "1"}, timeout=TIMEOUT)
     assert second.received.empty()
+
+
+def at_capacity(milliseconds: int) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    """A server that has not begun a call, and says when it may come again."""
+
+    def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.set_trailing_metadata((("grpc-retry-pushback-ms", str(milliseconds)),))
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "at capacity")
+
+    return refuse
+
+
+def test_a_call_that_a_server_has_not_begun_goes_to_the_next(
+    serve: Serve, client: PipelineClient
+) -> None:
+    full, good = serve(at_capacity(60_000)), serve(echo)
+    client.connect([full.endpoint, good.endpoint])
+    futures = [client.predict({"x": str(i)}, asyn=True, timeout=TIMEOUT) for i in range(6)]
+    assert [each.result().value[0] for each in futures] == [str(i) for i in range(6)]
+    assert full.received.qsize() > 0
+    assert client.predict({"x": "1"}, timeout=TIMEOUT).err_no == 0
+
+
+def test_a_call_that_all_servers_refuse_comes_again_when_they_say(
+    serve: Serve, client: PipelineClient
+) -> None:
+    turns = iter([at_capacity(1), at_capacity(1), echo])
+    service = serve(lambda request, context: next(turns)(request, context))
+    client.connect([service.endpoint])
+    assert client.predict({"x": "1"}, timeout=TIMEOUT).value[0] == "1"
+    assert service.received.qsize() == 3
+    service.answer = at_capacity(3_600_000)
+    for timeout in (TIMEOUT, None):  # nobody waits for an hour
+        with pytest.raises(CallFailed, match="at capacity") as caught:
+            client.predict({"x": "1"}, timeout=timeout)
+        assert caught.value.retry_after == 3600
+    assert service.received.qsize() == 5
+
+
+def test_an_endpoint_that_answers_garbage_gets_no_further_calls(
+    serve: Serve, client: PipelineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, good = serve(lambda request, context: b"\xff"), serve(echo)
+    client.connect([broken.endpoint, good.endpoint])
+
+    def fails() -> bool:
+        future = client.predict({"x": "1"}, asyn=True, timeout=TIMEOUT)
+        return future.exception(TIMEOUT) is not None
+
+    # Five until it is asked last, and one for each second that the test takes.
+    assert 5 <= sum(fails() for _ in range(60)) < 30
+    assert f"{broken.endpoint} is tried last for a while" in caplog.text
+
+
+def test_closing_ends_a_call_that_waits_for_its_next_attempt(
+    serve: Serve, client: PipelineClient
+) -> None:
+    service = serve(at_capacity(10_000))
+    client.connect([service.endpoint])
+    future = client.predict({"x": "1"}, asyn=True)
+    service.next_request()
+    calls = client._calls
+    assert calls is not None
+    until(lambda: calls.opened()[1].in_flight == [0], "the refusal")
+    client.close()
+    with pytest.raises(CallFailed, match="the client was closed"):
+        future.result(TIMEOUT)
 
 
 def test_a_call_fails_at_its_deadline_and_is_cancelled_at_the_server(

@@ -171,7 +171,7 @@ def test_calls_at_once_have_connections_of_their_own(serve_http: Serve) -> None:
 
     server = serve_http(slow)
     with endpoint(server) as made, ThreadPoolExecutor(8) as pool:
-        made._variants["v"].replicas()  # threads that open it at once would all do so
+        made._variants["v"].calls().opened()[1]  # threads that open it at once would all do so
         for _ in range(3):
             list(pool.map(lambda at: made.predict(FEED, log_id=at + 1, timeout=TIMEOUT), range(8)))
     assert server.opened == 8

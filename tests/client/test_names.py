@@ -82,7 +82,7 @@ def test_calls_go_to_all_servers_of_a_name_as_they_come_and_go(serve: Serve, nam
             until(made, {each.endpoint for each in pods[:2]})
             names.found = ["127.0.0.3"]
             until(made, {pods[2].endpoint})
-        assert len(made._variants["v"].replicas().names) <= 4
+        assert len(made._variants["v"].calls().opened()[1].names) <= 4
 
 
 def test_a_call_in_flight_to_a_server_that_has_gone_ends_by_itself(

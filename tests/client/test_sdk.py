@@ -109,7 +109,7 @@ def test_replicas_share_the_calls_and_many_threads_share_an_endpoint(
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(call, range(MANY)))) == 2
-    assert made._variants["v"].replicas().in_flight == [0, 0]
+    assert made._variants["v"].calls().opened()[1].in_flight == [0, 0]
 
 
 def test_a_replica_that_cannot_be_reached_costs_no_call(
@@ -314,7 +314,7 @@ def test_closing_ends_calls_also_one_that_waits_for_its_next_attempt(
     made = endpoint(one(server))
     future = made.predict_future(FEED)
     server.received.get(timeout=TIMEOUT)
-    in_flight = made._variants["v"].replicas().in_flight
+    in_flight = made._variants["v"].calls().opened()[1].in_flight
     limit = time.monotonic() + TIMEOUT
     while in_flight != [0] and time.monotonic() < limit:
         time.sleep(0.001)
