@@ -424,11 +424,12 @@ class OpenInferenceApplication:
         )
 
     def _submit(self, call: Any, kind: type[Any], decoded: Decoded, timeout: float | None) -> None:
-        self._infer_call(kind, decoded, timeout).run(call)
+        self.infer_call(kind, decoded, timeout).run(call)
 
-    def _infer_call(
+    def infer_call(
         self, kind: type[InferCall], decoded: Decoded, timeout: float | None
     ) -> InferCall:
+        """Make a request of this kind, with the caller's timeout in seconds."""
         graph, request, raw = decoded
         queue_timeout: float | None = None
         if request.timeout:
@@ -463,14 +464,19 @@ class OpenInferenceApplication:
         decode_body(
             call,
             len(message),
-            partial(self._grpc_decoded, call, message),
+            partial(self.decode_message, call, message),
             partial(self._submit, call, GrpcInfer),
             GrpcCall.fail_with,
             engine=self._engine,
             aside=len(message) > LARGE,
         )
 
-    def _grpc_decoded(self, call: GrpcCall, message: bytes) -> Decoded:
+    def decode_message(self, call: GrpcCall, message: bytes) -> Decoded:
+        """Decode the message of a request. Any thread.
+
+        Raises:
+            RequestError: it is none, or there is no such model.
+        """
         request, raw = oip_message.decode(message)
         graph = self._graph(request.model, request.version, call=call)
         oip.fit(request, self._signature(graph))
@@ -479,7 +485,7 @@ class OpenInferenceApplication:
     def _stream(self, call: GrpcCall) -> Awaitable[None]:
         readmit = None if self._applications is None else self._applications.readmit
         return RequestStream(
-            call, partial(self._grpc_decoded, call), self._infer_call, readmit
+            call, partial(self.decode_message, call), self.infer_call, readmit
         ).run()
 
 

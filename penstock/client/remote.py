@@ -183,8 +183,7 @@ class RemoteModel:
             RequestError: the call failed; see ``error_of``.
         """
         try:
-            interface = self._interface or await self._ask(deadline)
-            self._interface = interface
+            interface = await self.interface(deadline)
             wanted = interface.fetched(self._options.fetch_list if fetch is None else fetch)
             tensors = interface.fit(feed)
             message = oip_message.encode_request(
@@ -192,10 +191,33 @@ class RemoteModel:
             )
             reply = await self._call("ModelInfer", message, deadline, fields)
         except CallFailed as failed:
-            if failed.status in (GrpcCode.INVALID_ARGUMENT, GrpcCode.NOT_FOUND):
-                self._interface = None  # the server may have another model now
-            raise error_of(failed) from None
-        return _outputs_of(reply, wanted)
+            raise self.failed(failed) from None
+        return outputs_of(reply, wanted)
+
+    @property
+    def name(self) -> str:
+        """The model's name at the server."""
+        return self._name
+
+    @property
+    def fetch_list(self) -> Sequence[str] | None:
+        """The outputs to return; None for all."""
+        return self._options.fetch_list
+
+    async def interface(self, deadline: float | None) -> Interface:
+        """The model's inputs and outputs, requested if they are not cached.
+
+        Raises:
+            CallFailed: there was no reply.
+        """
+        self._interface = self._interface or await self._ask(deadline)
+        return self._interface
+
+    def failed(self, failed: CallFailed) -> RequestError:
+        """The error of a request whose call failed; the cached inputs and outputs may be wrong."""
+        if failed.status in (GrpcCode.INVALID_ARGUMENT, GrpcCode.NOT_FOUND):
+            self._interface = None  # the server may have another model now
+        return error_of(failed)
 
     async def _ask(self, deadline: float | None) -> Interface:
         """Return the model's inputs and outputs, requested if they are not cached."""
@@ -310,17 +332,29 @@ def _spec_of(spec: Any) -> TensorSpec:
     )
 
 
-def _outputs_of(reply: bytes, wanted: Mapping[str, str]) -> Feed:
-    """Decode the outputs of a reply, under the names that the op uses."""
+def outputs_of(reply: bytes, wanted: Mapping[str, str]) -> Feed:
+    """Decode the outputs of a reply, under the names that the op uses.
+
+    Raises:
+        InferenceFailed: it cannot be decoded, or lacks an output.
+    """
     try:
         found = oip_message.decode_response(reply)
     except RequestError as error:
         raise InferenceFailed(f"the server's answer cannot be read: {error}") from error
-    texts = {name: as_texts(value) for name, value in found.items()}
-    missing = [name for name in wanted.values() if name not in texts]
+    return wanted_of({name: as_texts(value) for name, value in found.items()}, wanted)
+
+
+def wanted_of(outputs: Feed, wanted: Mapping[str, str]) -> Feed:
+    """The outputs of a reply under the names that the op uses.
+
+    Raises:
+        InferenceFailed: one is missing.
+    """
+    missing = [name for name in wanted.values() if name not in outputs]
     if missing:
         raise InferenceFailed(f"the server's answer lacks {missing}")
-    return {name: texts[there] for name, there in wanted.items()} or texts
+    return {name: outputs[there] for name, there in wanted.items()} or outputs
 
 
 class RemotePipeline:

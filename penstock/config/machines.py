@@ -33,7 +33,7 @@ StoreUrl: TypeAlias = Annotated[str, AfterValidator(_store_url)]
 class ExternalStoreConfig(Section):
     """``dag.external_store_options``: how the external store is used."""
 
-    never_blank = frozenset({"password", "ca_file", "cert_file", "key_file"})
+    never_blank = frozenset({"password", "ca_file", "cert_file", "key_file", "shared_secret"})
 
     min_bytes: Count = Field(
         default=1 << 20, description="Size from which on an array, or bytes, goes to the store."
@@ -58,6 +58,13 @@ class ExternalStoreConfig(Section):
     )
     key_file: Text | None = Field(
         default=None, description="PEM file of its key, if `cert_file` does not contain it."
+    )
+    shared_secret: Text | None = Field(
+        default=None,
+        description="Where the secret is that this service shares with other Penstocks that it"
+        " calls, or that call it, and that use the same store: a file, or `env:NAME`. At least 16"
+        " characters, without spaces. Values between remote ops then stay in the store; see"
+        " [many-machines.md](many-machines.md#between-services).",
     )
 
 

@@ -148,7 +148,7 @@ def _remote(spec: ExecutorSpec) -> Executor:
     assert options is not None
     from penstock.executors.remote import RemoteExecutor
 
-    return RemoteExecutor(spec.ops, spec.loop, options, spec.conf, spec.outgoing)
+    return RemoteExecutor(spec.ops, spec.loop, options, spec.conf, spec.outgoing, spec.store)
 
 
 def _external(spec: ExecutorSpec) -> Executor:

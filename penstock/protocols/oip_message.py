@@ -441,10 +441,63 @@ def encode_request(
         inputs: the tensors.
         outputs: names of the requested outputs; empty for all.
     """
-    wanted = [
+    return _message(head_of(request_id, model, ""), True, inputs, _wanted_fields(outputs), raws=7)
+
+
+def _wanted_fields(outputs: Sequence[str]) -> list[Buffer]:
+    return [
         piece for name in outputs for piece in encode_field(6, encode_field(1, [name.encode()]))
     ]
-    return _message(head_of(request_id, model, ""), True, inputs, wanted, raws=7)
+
+
+def encode_request_apart(
+    request_id: str, model: str, inputs: Sequence[OutTensor], outputs: Sequence[str]
+) -> bytes:
+    """The same without raw bytes, which are sent in another way."""
+    return _apart(head_of(request_id, model, ""), inputs, _wanted_fields(outputs))
+
+
+def encode_response_apart(head: bytes, outputs: Sequence[OutTensor]) -> bytes:
+    """A ``ModelInferResponse`` without raw bytes, which are sent in another way; the head is that
+    of ``head_of``.
+    """
+    return _apart(head, outputs)
+
+
+def _apart(head: bytes, tensors: Sequence[OutTensor], wanted: Sequence[Buffer] = ()) -> bytes:
+    pieces: list[Buffer] = [head]
+    for each in tensors:
+        pieces += encode_field(5, [_about(each.name, each.datatype, each.array.shape)])
+    return join_bytes([*pieces, *wanted])
+
+
+class OutputDescription(NamedTuple):
+    """The description of an output."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+def decode_response_apart(data: bytes) -> list[OutputDescription]:
+    """Decode the descriptions of the outputs of a ``ModelInferResponse`` without raw bytes.
+
+    Raises:
+        Undecodable: the bytes are not such a message, or it has too many fields.
+        TooLarge: the numbers would take too much memory.
+    """
+    walker = Walker(data, _MOST_FIELDS)
+    budget = DecodeBudget(len(data))
+    found: list[OutputDescription] = []
+    try:
+        for number, wire_type, begin, end in walker.fields(0, len(data)):
+            if number == 5 and wire_type == LENGTH:
+                tensor = _tensor(walker, begin, end)
+                shape = numbers_of(data, np.dtype("<i8"), tensor.shape, budget).tolist()
+                found.append(OutputDescription(tensor.name, tensor.datatype, tuple(shape)))
+    except (ValueError, IndexError):
+        raise Undecodable("the bytes are not a ModelInferResponse message") from None
+    return found
 
 
 def decode_response(data: bytes) -> dict[str, oip.Array]:

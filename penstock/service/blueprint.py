@@ -469,7 +469,7 @@ def draw_blueprint(
         *loaded.warnings,
         *advice(config.most_running, options),
         *config_warnings(graph, options, config),
-        *store_warning(graph.plan, options, config),
+        *store_warning(graph.plan, graph.ops, options, config),
         *fallbacks,
     ]
     return Blueprint(

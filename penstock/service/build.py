@@ -40,7 +40,7 @@ from penstock.runtimes.model import Model
 from penstock.service.batches import batch_key_of, batched, batching_of, sized, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.bound_ops import bound_ops, init, prepare
-from penstock.service.external_store import store_options, stored_ops
+from penstock.service.external_store import store_options, stored_ops, uses_store
 from penstock.service.listening import key_of
 from penstock.service.models import OPENING, open_model, remote_conf
 from penstock.service.program import opening_of, rerun_problem
@@ -321,7 +321,7 @@ class LoadedGraph:
             None if blueprint.queue is None else self._queue_policies,
         )
         shared = self._shared()
-        graph.kept_away = stored_ops(plan, self.options, blueprint.config)
+        graph.kept_away = stored_ops(plan, blueprint.graph.ops, self.options, blueprint.config)
         store = store_options(blueprint.config, blueprint.name)
         for index, op in enumerate(blueprint.graph.ops):
             if index in shared:
@@ -345,7 +345,7 @@ class LoadedGraph:
                 streams=op.streams,
                 seats=options.seats,
                 ray=options.ray,
-                store=store if index in graph.kept_away else None,
+                store=store if uses_store(graph.kept_away, plan, index, options) else None,
             )
             graph.add_op(
                 name,

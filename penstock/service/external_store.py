@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from penstock.client.token import token_at
 from penstock.config.problems import Problem
@@ -17,7 +18,11 @@ from penstock.executors.external_store.rules import (
     parse_address,
 )
 from penstock.graph.dag import Plan
+from penstock.ops.hooks import overrides
+from penstock.ops.op import Op
 
+_LEAST_SECRET: Final = 16
+"""Characters: who sees a message and its mark can try shorter ones out."""
 _FILES = ("ca_file", "cert_file", "key_file")
 
 
@@ -40,20 +45,56 @@ def store_options(config: ServiceConfig, service: str | None) -> StoreOptions | 
         ca_file=options.ca_file,
         cert_file=options.cert_file,
         key_file=options.key_file,
+        secret=options.shared_secret,
     )
 
 
-def far_ops(options: Sequence[OpOptions]) -> Collection[int]:
-    """The ops whose workers are elsewhere and run our code, and so can use the store."""
-    kinds = [each.executor for each in options]
-    return [at for at, kind in enumerate(kinds) if kind.elsewhere and not kind.needs_socket]
-
-
-def stored_ops(plan: Plan, options: Sequence[OpOptions], config: ServiceConfig) -> frozenset[int]:
+def stored_ops(
+    plan: Plan, ops: Sequence[Op], options: Sequence[OpOptions], config: ServiceConfig
+) -> frozenset[int]:
     """The ops whose large outputs go to the store, by the plan's index."""
     if config.dag.external_store is None:
         return frozenset()
-    return kept_away(plan, far_ops(options))
+    makers, readers = set[int](), set[int]()
+    shares = config.dag.external_store_options.shared_secret is not None
+    for at, (op, each) in enumerate(zip(ops, options, strict=True)):
+        kind = each.executor
+        if kind.elsewhere and not kind.needs_socket:  # its workers run our code
+            makers.add(at)
+            readers.add(at)
+        elif shares and calls_model(each):
+            # The hooks run here.
+            if not overrides(op, "postprocess", Op):
+                makers.add(at)
+            if not overrides(op, "preprocess", Op):
+                readers.add(at)
+    return kept_away(plan, makers, readers)
+
+
+def calls_model(options: OpOptions) -> bool:
+    """Whether an op calls another service by the Open Inference Protocol, for each request."""
+    remote = options.remote
+    return (
+        remote is not None
+        and remote.kind == "model"
+        and options.batch_size == 1
+        and not options.starts_server
+    )
+
+
+def uses_store(kept: Collection[int], plan: Plan, at: int, options: OpOptions) -> bool:
+    """Whether the engine's side of an op uses the store: its outputs go there, or it calls another
+    service with what others have put there.
+
+    Args:
+        kept: the ops whose outputs go to the store.
+        plan: the graph.
+        at: the op.
+        options: of the op.
+    """
+    return at in kept or (
+        options.remote is not None and any(at in plan.consumers[each] for each in kept)
+    )
 
 
 def problems_of_store(config: ServiceConfig) -> Iterator[Problem]:
@@ -76,6 +117,15 @@ def problems_of_store(config: ServiceConfig) -> Iterator[Problem]:
             token_at(options.password)
         except ModelError as error:
             yield Problem(path=(*path, "password"), text=str(error))
+    if options.shared_secret is not None:
+        try:
+            secret = token_at(options.shared_secret)
+        except ModelError as error:
+            yield Problem(path=(*path, "shared_secret"), text=str(error))
+        else:
+            if len(secret if isinstance(secret, str) else secret()) < _LEAST_SECRET:
+                text = f"has fewer than {_LEAST_SECRET} characters"
+                yield Problem(path=(*path, "shared_secret"), text=text)
     if options.key_file is not None and options.cert_file is None:
         yield Problem(path=(*path, "key_file"), text="needs cert_file")
     for key in _FILES:
@@ -93,9 +143,14 @@ def problems_of_store(config: ServiceConfig) -> Iterator[Problem]:
             yield Problem(path=(*path, key), text=f"{file}: {error.strerror}")
 
 
-def store_warning(plan: Plan, options: Sequence[OpOptions], config: ServiceConfig) -> Iterator[str]:
-    """A warning about a store that nothing will use."""
-    if config.dag.external_store is not None and not stored_ops(plan, options, config):
+def store_warning(
+    plan: Plan, ops: Sequence[Op], options: Sequence[OpOptions], config: ServiceConfig
+) -> Iterator[str]:
+    """A warning about a store that nothing will use. With a secret, other services may."""
+    dag = config.dag
+    if dag.external_store is None or dag.external_store_options.shared_secret is not None:
+        return
+    if not stored_ops(plan, ops, options, config):
         yield (
             "dag.external_store has no effect: no op with workers on other machines feeds only ops"
             " with such workers"

@@ -79,6 +79,7 @@ from penstock.supervisor.queries import REPORT, AllEngines, Answerer
 from penstock.typed.tensors import TypedTensors, tensors_of
 
 if TYPE_CHECKING:
+    from penstock.executors.external_store.server import ServerStore
     from penstock.observe.otel import SpanWriter
     from penstock.service.repository_access import FixedModels, RepositoryOfService
     from penstock.service.rollout import Rollouts
@@ -175,6 +176,7 @@ class Serving:
         self._examples: Examples
         self._oip: OpenInferenceApplication | None = None
         self._historian: Historian | None = None
+        self._store = _server_store(deployment)
 
         def build(further: LoadedGraph) -> ServedGraph:
             return further.build(self.engine, loop, supervisor, sockets, outgoing)
@@ -399,16 +401,26 @@ class Serving:
             self._oip_extensions(),
             partial(self.engines.ask, _STATISTICS),
         )
+        more = [] if self._store is None else [self._stored_infer(self._store, self._oip, found)]
         return [
             PaddleApplication(protocol, found),
             PlainApplication(engine, applications=found),
             self._oip,
+            *more,
             HealthApplication(self._health, [SERVICE]),
             ReflectionApplication([file], found),
             StatusPage(self.engines, admitted=admitted),
             TracePage(self.engines, admitted=admitted),
             ReloadPage(self._supervisor, admitted=admitted),
         ]
+
+    def _stored_infer(
+        self, store: ServerStore, oip: OpenInferenceApplication, found: Applications
+    ) -> Application:
+        """The method for other Penstocks that use the same external store."""
+        from penstock.api.stored_infer import StoredInferApplication
+
+        return StoredInferApplication(self.engine, store, oip.decode_message, oip.infer_call, found)
 
     def _pages(self, *, tls: bool, sends: bool) -> list[Application]:
         """The pages for operators, as configured; starts the history that the live page shows.
@@ -507,6 +519,8 @@ class Serving:
         if self.rollouts is not None:
             await self.rollouts.close()
         await self.versions.close()
+        if self._store is not None:
+            self._store.close()
         while self._alive:
             await self._alive.pop().stop()
         for each in (self.ends, self.writers):
@@ -549,6 +563,19 @@ def _span_writer(deployment: Deployment) -> SpanWriter | None:
     only = deployment.graphs[0].name if len(deployment.graphs) == 1 else None
     made: SpanWriter = otel.SpanWriter(otel.exporter(), only or "penstock")
     return made
+
+
+def _server_store(deployment: Deployment) -> ServerStore | None:
+    """The external store for the requests of other Penstocks, if there is a secret for them."""
+    dag = deployment.config.dag
+    if dag.external_store is None or dag.external_store_options.shared_secret is None:
+        return None
+    from penstock.executors.external_store.server import ServerStore
+    from penstock.service.external_store import store_options
+
+    options = store_options(deployment.config, None)
+    assert options is not None
+    return ServerStore(options)
 
 
 def _profile_of(recorder: Recorder, text_of: Callable[[Timeline], str], call: Any) -> str:

@@ -168,6 +168,7 @@ EXTERNAL_STORE = [
     ("ca_file", "ca.pem", "ca.pem", 1, ""),
     ("cert_file", "cert.pem", "cert.pem", 1, ""),
     ("key_file", "key.pem", "key.pem", 1, ""),
+    ("shared_secret", "env:S", "env:S", 1, ""),
 ]
 TRACER = [("interval_s", -1, None, 1.5, 1 << 31)]
 OP = [

@@ -56,7 +56,7 @@ def test_the_keys_reach_the_ops(tmp_path: Path) -> None:
     assert options is not None
     assert (options.service, str(options.address)) == ("sums", "redis://store:7/1")
     assert (options.min_bytes, options.timeout) == (7, 2.0)
-    assert stored_ops(found.graph.plan, found.options, found.config) == {0}
+    assert stored_ops(found.graph.plan, found.graph.ops, found.options, found.config) == {0}
     assert not any("external_store" in each for each in found.warnings)
     assert store_options(blueprint(None).config, "sums") is None
 
@@ -65,7 +65,10 @@ def test_a_store_that_nothing_uses_is_told() -> None:
     for far in ("", "a", "b"):
         found = blueprint(far=far)
         assert any("dag.external_store has no effect" in each for each in found.warnings)
-        assert stored_ops(found.graph.plan, found.options, found.config) == frozenset()
+        assert (
+            stored_ops(found.graph.plan, found.graph.ops, found.options, found.config)
+            == frozenset()
+        )
 
 
 @pytest.mark.parametrize(

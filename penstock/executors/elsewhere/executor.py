@@ -158,6 +158,8 @@ class ElsewhereWorker(Worker):
         if stored.key not in self._issued:
             raise FrameError("a worker names a value that it was not asked to store")
         self._delete_at_end(stored.key)
+        if self._store is not None:
+            self._store.counts.add(put=stored.nbytes)
         return stored
 
     def _delete_at_end(self, key: str) -> None:

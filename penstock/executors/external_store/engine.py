@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from penstock.executors.external_store.counts import StoreCounts
 from penstock.executors.external_store.kinds import open_store
 from penstock.executors.external_store.rules import StoreOptions, key_of
 from penstock.executors.external_store.store import (
@@ -39,6 +40,9 @@ class EngineStore:
         options: of the service's store.
         op: the op's label.
         open: makes the store.
+
+    Attributes:
+        counts: what is done with it.
     """
 
     def __init__(self, options: StoreOptions, op: str, open: Open = open_store) -> None:
@@ -48,7 +52,8 @@ class EngineStore:
         self._ended: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="external store", daemon=True)
         self._store: ExternalStore | None = None  # of the thread
-        self._wrong = ""  # as it was logged last
+        self._failed = False  # the last command
+        self.counts = StoreCounts()
 
     def start(self) -> None:
         """Begin to look at the store; whether it answers decides nothing."""
@@ -75,7 +80,12 @@ class EngineStore:
 
     def delete_at_end(self, sample: Sample, key: str) -> None:
         """Delete a key when its request ends; at once if it has ended."""
-        sample.flight.at_end(lambda: self._ended.put(key))
+        self.counts.add(in_use=1)
+        sample.flight.at_end(lambda: self._delete(key))
+
+    def _delete(self, key: str) -> None:
+        self.counts.add(in_use=-1)
+        self._ended.put(key)
 
     def _run(self) -> None:
         self._attempt(())
@@ -101,6 +111,7 @@ class EngineStore:
     def _attempt(self, keys: Sequence[str]) -> None:
         """Delete these keys, or look at the store if there are none; log what has changed."""
         level, wrong = logging.WARNING, ""
+        before_failed, self._failed = self._failed, True
         try:
             if self._store is None:
                 self._store = self._open(self._options)
@@ -108,16 +119,19 @@ class EngineStore:
                 self._store.delete(keys)
             else:
                 wrong = "; it ".join(self._store.look())
+            self._failed = False
         except StoreFailed as error:
             wrong = str(error)
             if isinstance(error, StoreRefuses):
                 level = logging.ERROR
-        if keys and not wrong:  # which does not show whether its settings are right
+        if keys and not self._failed:  # which does not show whether its settings are right
+            if before_failed:
+                self._attempt(())
             return
-        if wrong != self._wrong:
+        before, self.counts.wrong = self.counts.wrong, wrong
+        if wrong != (before or ""):
             who = (self._op, self._options.address)
             if wrong:
                 _log.log(level, "op %s: the external store %s %s", *who, wrong)
             else:
                 _log.info("op %s: the external store %s is available", *who)
-            self._wrong = wrong

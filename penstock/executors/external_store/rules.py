@@ -67,6 +67,8 @@ class StoreOptions:
         ca_file: authorities of its certificate; None: those of the system.
         cert_file: our certificate for it; None: none.
         key_file: the key of that; None: it is in ``cert_file``.
+        secret: the place of the secret that this service and others share, which it calls or which
+            call it, see ``token_at``; None: no others use the store with it.
     """
 
     service: str
@@ -77,6 +79,7 @@ class StoreOptions:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    secret: str | None = None
 
 
 def parse_address(url: str) -> Address:
@@ -131,7 +134,9 @@ def seconds_to_live(deadline: float, now: float) -> float:
     return max(0.0, deadline - now) + MARGIN
 
 
-def kept_away(plan: Plan, far: Collection[int]) -> frozenset[int]:
+def kept_away(
+    plan: Plan, makers: Collection[int], readers: Collection[int] | None = None
+) -> frozenset[int]:
     """The ops whose outputs may go to the store: those that only ops elsewhere read.
 
     A value that this machine needs, or that it has, goes over the connection to its worker: the way
@@ -139,12 +144,13 @@ def kept_away(plan: Plan, far: Collection[int]) -> frozenset[int]:
 
     Args:
         plan: the graph.
-        far: the ops whose workers are elsewhere, and use the store.
+        makers: the ops whose outputs are made elsewhere, where the store is used.
+        readers: the ops whose inputs are read elsewhere, where the store is used; None: the same.
     """
-    everywhere = {*far}
+    everywhere = {*(makers if readers is None else readers)}
     return frozenset(
         op
-        for op in everywhere
+        for op in {*makers}
         if op != plan.last
         and not plan.jump_to[op]
         and plan.consumers[op]

@@ -14,11 +14,11 @@ from typing import Any
 
 from penstock.errors import RequestError, ValueLost
 from penstock.executors.external_store.kinds import open_store
+from penstock.executors.external_store.octets import get_octets, put_octets
 from penstock.executors.external_store.rules import (
     PAUSE,
     StoreOptions,
     changed,
-    chunks_of,
     seconds_to_live,
 )
 from penstock.executors.external_store.store import ExternalStore, Open, StoreFailed
@@ -99,9 +99,7 @@ class WorkerStore:
     def _value(self, value: Any) -> Any:
         if type(value) is not Stored:
             return value
-        octets, store = bytearray(), self._opened()
-        for field, _, _ in chunks_of(value.number, value.nbytes):
-            octets += store.get(value.key, field)
+        octets = get_octets(self._opened(), value.key, value.number, value.nbytes)
         return value.value(octets)
 
     def _keep(self, key: str, outcome: Outcome, deadline: float) -> Outcome:
@@ -117,9 +115,8 @@ class WorkerStore:
                 raise StoreFailed("")
             put_any = True
             stored, octets = found
-            for field, start, end in chunks_of(stored.number, stored.nbytes):
-                seconds = seconds_to_live(deadline, self._now())
-                self._opened().put(key, field, octets[start:end], seconds)
+            seconds = seconds_to_live(deadline, self._now())
+            put_octets(self._opened(), key, stored.number, octets, seconds)
             return stored
 
         try:

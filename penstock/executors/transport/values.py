@@ -129,6 +129,23 @@ class Stored:
     head: bytes
     nbytes: int = field(compare=False)
 
+    @classmethod
+    def array(
+        cls, key: str, number: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> Stored | None:
+        """What stands for an array in C order; None if its dtype cannot be encoded."""
+        head = _head(dtype, shape, False)
+        if head is None:
+            return None
+        return cls(key, number, head, prod(shape) * dtype.itemsize)
+
+    def form(self) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+        """Dtype and shape of an array in C order; None for anything else."""
+        if not self.head:
+            return None
+        dtype, shape, _, _, turned = _head_of(self.head)
+        return None if turned else (dtype, shape)
+
     def value(self, octets: bytearray) -> Array | bytes:
         """The value; an array is writable, and keeps ``octets``.
 
