@@ -17,6 +17,7 @@ import pytest
 
 from penstock.api.html import page as page_text
 from tests.peers.browser import Page, browsing
+from tests.peers.test_live_page import CUT, shot
 from tests.services.process import ROOT
 
 FOLDER = ROOT / "penstock/api/ui"
@@ -24,7 +25,7 @@ HTML = (FOLDER / "page.html").read_text()
 SCRIPTS = re.findall('<script src="(.+).js"></script>', HTML)
 ELEMENTS = ("words", "names", "answers", "history", "elements", "charts")
 """What most parts use."""
-OF_OPS = ("service", "links", "panel", "access", "trends", "op")
+OF_OPS = ("service", "links", "panel", "access", "trends", "places", "op")
 """What those use that show ops."""
 
 
@@ -614,7 +615,139 @@ def test_the_panel_shows_the_seats_of_an_op_and_its_steps(page: Page) -> None:
     facts = dict(zip(texts(page, ".facts dt"), texts(page, ".facts dd"), strict=True))
     assert facts["Seats"] == "12 of 16 taken"
     assert (facts["Requests in a step"], facts["Time of a step"]) == ("6.0", "2.00 ms")
-    assert "Workers" not in facts
+    assert not {"Workers", "Batches", "Requests in a batch", "Largest batch"} & {*facts}
+    titles = texts(page, "#panel :is(h3, figcaption)")
+    assert not [each for each in titles if "atch" in each], "a request at a seat is a batch of one"
+    assert "Seats taken" in titles
+
+
+def test_the_table_has_the_requests_in_a_step_of_an_op_with_seats(page: Page) -> None:
+    load(page, *ELEMENTS, *OF_OPS, "table")
+    for at, count in ((0, 10), (10, 30)):
+        steps = {"count": count, "running": {"sum": 6 * count}, "seconds": {"sum": 0.002 * count}}
+        seated = op("write", steps=steps, samples=count, batches=count)
+        remember(page, at, status(graph(None, seated, op("b", samples=3 * count, batches=count))))
+    page.evaluate("showTable()")
+    assert texts(page, "#table td:nth-child(6)") == ["6.0 a step", "3.0 of 4"]
+
+
+NODE = {"id": "ab", "address": "192.0.2.7", "host": "gpu-7"}
+OTHER = {"id": "cd", "address": "192.0.2.8", "host": "192.0.2.8"}
+WHY = "it has no place in the cluster: it wants 1 GPU (0 of 2 are free)"
+
+
+def place(worker: int, state: str = "running", **changes: Any) -> dict[str, Any]:
+    return {
+        "engine": 0, "worker": worker, "state": state, "seconds": 200.0, "where": "", "node": None,
+        "pid": None, "why": "", "wants": None, "possible": None, **changes,
+    }  # fmt: skip
+
+
+def lost(worker: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "engine": 0, "worker": worker, "ago": 300.0, "where": "node ab, pid 9", "node": NODE,
+        "pid": 9, "how": "signal SIGKILL", "back": None, **changes,
+    }  # fmt: skip
+
+
+def of_ray() -> dict[str, Any]:
+    wants = {"why": WHY, "wants": {"GPU": 1}, "possible": True}
+    places = [
+        place(0, node=OTHER, where="node cd, pid 12", pid=12, seconds=7300.0),
+        place(1, node=NODE, where="node ab, pid 13", pid=13),
+        place(2, "waiting", **wants), place(3, "waiting", **wants, seconds=90.0),
+        place(4, "waiting", why=f"{WHY}, which no node has", possible=False),
+        place(5, "failed", why="<b>no file</b>"),
+        place(6, "starting", node=NODE, where="node ab, pid 14", seconds=4.0),
+    ]  # fmt: skip
+    return op("shop/read", workers=7, places=places, lost=[lost(2), lost(0, ago=40.0, back=8.2)])
+
+
+def test_workers_on_other_machines_are_shown_with_those_that_are_missing(page: Page) -> None:
+    load(page, *ELEMENTS, *OF_OPS)
+    local = op("shop/local", places=[place(0, where="pid 5", pid=5)], lost=[])
+    remember(page, 0, status(graph("shop", op("shop/in"), local)))
+    page.evaluate("showPlaces()")
+    assert page.evaluate("byId('placed').hidden"), "all workers are on this machine"
+    remember(page, 1, status(graph("shop", of_ray(), local)))
+    page.evaluate("showPlaces()")
+    assert not page.evaluate("byId('placed').hidden")
+    assert texts(page, "#places tbody tr") == [
+        "192.0.2.8read 0, pid 122 h", "gpu-7 (192.0.2.7)read 1, pid 133 min",
+        "gpu-7 (192.0.2.7)read 6, starting4 s",
+    ]  # fmt: skip
+    assert texts(page, "#places .note") == [
+        f"▽ read: workers 2, 3 not started for 3 min: {WHY}",
+        f"✕ read: worker 4 not started for 3 min: {WHY}, which no node has",
+        "✕ read: worker 5 failed for 3 min: <b>no file</b>",
+    ]
+    assert texts(page, "#places li") == [
+        "40 s ago: read: worker 0 (node ab, pid 9): signal SIGKILL, back after 8 s",
+        "5 min ago: read: worker 2 (node ab, pid 9): signal SIGKILL, not back",
+    ]
+    page.evaluate("document.querySelector('#places tr').kept = true; showPlaces()")
+    assert page.evaluate("document.querySelector('#places tr').kept"), "nothing has changed"
+    remember(page, 2, status(graph("shop", of_ray()), engines=2))
+    page.evaluate("showPlaces()")
+    assert texts(page, "#places tbody tr")[0] == "192.0.2.8read 0/0, pid 122 h"
+
+
+def test_workers_are_readable_on_a_phone_and_the_page_does_not_jump(page: Page) -> None:
+    load(page, *ELEMENTS, "theme", *OF_OPS, "callers")
+    long = "a-host-with-a-long-name.of-a-cluster.example.internal"
+    node = {"id": "ab", "address": "192.0.2.7", "host": long}
+    caller = {"name": "ann", "requests": 1, "failed": 0, "refused": {}}
+    far = of_ray()
+    far["places"] += [place(7, node=node, where="node ab, pid 999999", pid=999_999)]
+
+    def show(at: float, *ops: dict[str, Any]) -> float:
+        remember(page, at, status(graph("shop", *ops), callers=[caller]))
+        page.evaluate("showPlaces(), showCallers()")
+        return float(page.evaluate("byId('calling').getBoundingClientRect().top"))
+
+    for width in (360, 1280):
+        page.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=800, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+        for theme in ("light", "dark"):
+            page.evaluate(f"byId('theme').value = {theme!r}")
+            page.evaluate("byId('theme').dispatchEvent(new Event('change'))")
+            top = show(0, far)
+            assert page.evaluate(CUT) == []
+            assert page.evaluate("byId('places').scrollWidth <= byId('places').clientWidth")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            shot(page, f"places-{width}-{theme}")
+            for each in far["places"]:
+                each["seconds"] += 1.0
+            assert show(1, far) == top
+    well = op("shop/read", places=[place(0, where="pid 5", pid=5)], lost=[])
+    show(2, well)
+    assert not page.evaluate("byId('placed').hidden"), "what is below would move"
+    assert texts(page, "#places > *") == ["All workers are on this machine."]
+    page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_an_op_whose_workers_are_missing_has_a_state_of_its_own(page: Page) -> None:
+    load(page, *ELEMENTS, "layers", *OF_OPS, "picture")
+    states = [
+        ("running", "waiting"), ("failed", "waiting"), ("running", "starting"), ("starting",),
+    ]  # fmt: skip
+    ops = [
+        op(f"op{n}", workers=2, idle=2, places=[place(i, each) for i, each in enumerate(of)])
+        for n, of in enumerate(states)
+    ]
+    remember(page, 0, status(graph(None, *ops)))
+    found = [f"figures('\\n1\\nop{n}', interval()).state" for n in range(len(states))]
+    assert values(page, *found) == ["short", "none", "idle", "idle"]
+    page.evaluate(f"ask = async () => ({answer(points(9, 4))})")
+    page.evaluate("openOp('\\n1\\nop0')")
+    facts = dict(zip(texts(page, ".facts dt"), texts(page, ".facts dd"), strict=True))
+    assert (facts["State"], facts["Workers"]) == ("▽ workers missing", "0 of 2 busy, 1 missing")
+    assert texts(page, "#panel .note") == ["▽ op0: worker 1 not started for 3 min: "]
+    remember(page, 1, status(graph(None, ops[0])))
+    page.evaluate("showPicture()")
+    assert texts(page, ".node.is-short text") == ["▽", "op0", "0/s", "1 missing", "busy 0/2"]
 
 
 def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
@@ -661,9 +794,7 @@ def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
 
 
 def open_picture(page: Page) -> None:
-    load(
-        page, *ELEMENTS, "layers", "service", "links", "panel", "access", "trends", "op", "picture"
-    )
+    load(page, *ELEMENTS, "layers", *OF_OPS, "picture")
     busy_chain(page)
     page.evaluate("showPicture()")
 
@@ -730,9 +861,7 @@ def test_no_edge_is_hidden_behind_an_op(page: Page, ops: int, width: int) -> Non
         "Emulation.setDeviceMetricsOverride",
         width=width, height=900, deviceScaleFactor=1, mobile=False,
     )  # fmt: skip
-    load(
-        page, *ELEMENTS, "layers", "service", "links", "panel", "access", "trends", "op", "picture"
-    )
+    load(page, *ELEMENTS, "layers", *OF_OPS, "picture")
     remember(page, 0, status(graph("g", *made, op("last", *leaves))))
     page.evaluate("showPicture(), zoom = 1, scale()")
     edges = sum(len(each["inputs"]) + each["reads_request"] for each in made) + len(leaves) + 1

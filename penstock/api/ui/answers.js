@@ -52,8 +52,11 @@ function figures(key, { now, from, seconds }) {
     running: gained((each) => each.steps?.running.sum ?? 0),
     stepping: gained((each) => each.steps?.seconds.sum ?? 0),
   };
-  if (op.workers === 0) found.state = 'none';
+  const places = op.places ?? [];
+  found.missing = places.filter(({ state }) => state === 'waiting' || state === 'failed').length;
+  if (op.workers === 0 || (found.missing && !places.some(({ state }) => state === 'running'))) found.state = 'none';
   else if (faults) found.state = 'errors';
+  else if (found.missing) found.state = 'short';
   else if (op.waiting > 0 && op.idle === 0) found.state = 'queue';
   else found.state = found.rate > 0 || found.busy > 0 ? 'works' : 'idle';
   return found;

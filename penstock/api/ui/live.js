@@ -32,6 +32,7 @@ async function look() {
   showWhole();
   showOps();
   showTrends();
+  showPlaces();
   showCallers();
   showVersions();
   if (opened !== null) showOp();

@@ -1,8 +1,8 @@
 'use strict';
 // Names of graphs and ops, words for an op's state, and the filter of ops.
 
-const MARK = { none: '✕', errors: '■', queue: '▲', works: '●', idle: '○' };
-const WORD = { none: 'no worker', errors: 'errors', queue: 'queue grows or stands', works: 'working', idle: 'idle' };
+const MARK = { none: '✕', errors: '■', short: '▽', queue: '▲', works: '●', idle: '○' };
+const WORD = { none: 'no worker', errors: 'errors', short: 'workers missing', queue: 'queue grows or stands', works: 'working', idle: 'idle' };
 
 let filter = '';              // a part of the names of the ops that are shown, in lower case
 

@@ -13,13 +13,19 @@ const OF_OP = [
   { title: 'Requests in a batch', text: (size) => digits(size, 1), lines: [['batch', 'mean', 'main']] },
 ];
 
+// Each request at a seat is a batch of one, and the workers of the op are its seats.
+const OF_SEATS = OF_OP.slice(0, -1).map((each) => ({
+  ...each,
+  title: { 'Time of a batch': 'Time at a seat', 'Workers’ time in batches': 'Seats taken' }[each.title] ?? each.title,
+}));
+
 let ofOp = null;              // the charts of the op in the panel
 
 function openOp(key) {
   const [graph, version, name] = key.split('\n');
   nameInAddress('op', graph, version, name);
   opened = key;
-  ofOp = charts(OF_OP);
+  ofOp = charts(past.at(-1)?.ops.get(key)?.steps ? OF_SEATS : OF_OP);
   say(byId('panel-title'), `Op ${name}`);
   const missing = `There is no op ${name} in version ${version} of ${called({ name: graph })}.`;
   byId('panel-body').replaceChildren(make('p', { class: 'note' }, missing));
@@ -45,15 +51,17 @@ function showOp() {
   times.querySelector('table').before(stack(parts.map(([kind, , ms]) => [kind, ms])));
   const points = stored?.ops.get(op.name);
   if (points) ofOp.show(points, stored.every);
+  const placed = placeElements([[shortName(graph, op), op]]);
   const closed = Object.entries(op.reasons).sort((a, b) => b[1] - a[1]);
 
   byId('panel-body').replaceChildren(
     factsOf(graph, at),
     make('section', { hidden: points ? null : '' }, make('h3', {}, `Last ${SPAN / 60} minutes`), ofOp.element),
+    placed.length ? make('section', { class: 'places' }, make('h3', {}, 'Workers'), ...placed) : '',
     times,
-    make('section', {}, make('h3', {}, 'Rows in a batch, since the start'), columns(op.rows.classes)),
+    ...op.steps ? [] : [make('section', {}, make('h3', {}, 'Rows in a batch, since the start'), columns(op.rows.classes)),
     tableSection('Close reasons of batches, since the start', 'Close reasons of batches',
-      closed.map(([why, batches]) => tableRow(why, numberCell(count(batches)), numberCell(share(batches, op.batches))))));
+      closed.map(([why, batches]) => tableRow(why, numberCell(count(batches)), numberCell(share(batches, op.batches)))))]);
 }
 
 function factsOf(graph, at) {
@@ -66,12 +74,12 @@ function factsOf(graph, at) {
     fact('Graph', called(graph)),
     fact('After', op.inputs.length ? op.inputs.join(', ') : 'the request'),
     fact('Requests', `${rate(at.rate)} per second, ${count(op.samples)} in all`),
-    fact('Batches', `${rate(at.batchRate)} per second, ${count(op.batches)} in all`),
-    fact('Requests in a batch', at.size === null ? '–' : digits(at.size, 1)),
-    fact('Largest batch', `${op.batching.batch_size}${window}`),
-    op.batching.why ? fact('Batched by', `${batchedBy}, since ${op.batching.why}`) : null,
+    op.steps ? null : fact('Batches', `${rate(at.batchRate)} per second, ${count(op.batches)} in all`),
+    op.steps ? null : fact('Requests in a batch', at.size === null ? '–' : digits(at.size, 1)),
+    op.steps ? null : fact('Largest batch', `${op.batching.batch_size}${window}`),
+    op.batching.why && !op.steps ? fact('Batched by', `${batchedBy}, since ${op.batching.why}`) : null,
     fact('In its queue', count(op.waiting)),
-    op.seats ? null : fact('Workers', `${at.busy} of ${op.workers} busy`),
+    op.seats ? null : fact('Workers', `${at.busy} of ${op.workers} busy${at.missing ? `, ${at.missing} missing` : ''}`),
     op.seats ? fact('Seats', `${op.seats.taken} of ${op.seats.all} taken`) : null,
     op.steps ? fact('Requests in a step', at.steps ? digits(at.running / at.steps, 1) : '–') : null,
     op.steps ? fact('Time of a step', at.steps ? time(1000 * at.stepping / at.steps) : '–') : null,

@@ -168,7 +168,7 @@ for (const kind of ['pointerover', 'pointerout', 'focusin', 'focusout']) byId('p
 
 function showNode(node, key, at) {
   const queue = `queue ${count(at.op.waiting)}`;
-  const faults = at.faults ? several(at.faults, 'error') : null;
+  const faults = at.faults ? several(at.faults, 'error') : at.missing ? `${count(at.missing)} missing` : null;
   const busy = `${at.busy}/${at.op.workers}`;
   set(node.group, 'class', `node is-${at.state}${matches(node.op) ? '' : ' dim'}`);
   say(node.mark, MARK[at.state]);
@@ -182,7 +182,8 @@ function showNode(node, key, at) {
   }
   set(node.used, 'width', ((node.width - 14) * (at.op.workers ? at.busy / at.op.workers : 0)).toFixed(1));
   set(node.group, 'aria-label', `${node.op}: ${WORD[at.state]}, ${rate(at.rate)} per second, `
-    + `${several(at.op.waiting, 'request')} in its queue, ${at.busy} of ${at.op.workers} workers busy`);
+    + `${several(at.op.waiting, 'request')} in its queue, ${at.busy} of ${at.op.workers} workers busy`
+    + (at.missing ? `, ${count(at.missing)} missing` : ''));
 }
 
 function graphFacts(graph, span) {

@@ -7,7 +7,8 @@ const COLUMNS = [             // the title, the value to sort by, and the text
   ['Per second', (at) => at.rate, (at) => rate(at.rate)],
   ['Queue', (at) => at.op.waiting, (at) => count(at.op.waiting)],
   ['Wait', (at) => at.wait ?? -1, (at) => time(at.wait)],
-  ['Batch', (at) => at.size ?? -1, (at) => (at.size === null ? '–' : `${digits(at.size, 1)} of ${at.op.batching.batch_size}`)],
+  ['Batch', (at) => sizeOf(at) ?? -1, (at) => (sizeOf(at) === null ? '–' : at.op.steps ? `${digits(sizeOf(at), 1)} a step`
+    : `${digits(at.size, 1)} of ${at.op.batching.batch_size}`)],
   ['Transfer', (at) => at.transfer ?? -1, (at) => time(at.transfer)],
   ['Preprocess', (at) => at.preprocess ?? -1, (at) => time(at.preprocess)],
   ['Process', (at) => at.process ?? -1, (at) => time(at.process)],
@@ -15,7 +16,10 @@ const COLUMNS = [             // the title, the value to sort by, and the text
   ['Busy', (at) => at.busy, (at) => `${at.busy} of ${at.op.workers}`],
   ['Errors', (at) => at.op.errors || 0, (at) => count(at.op.errors || 0)],
 ];
-const TONE = { none: 'bad', errors: 'bad', queue: 'warn', works: 'good', idle: 'soft' };
+const TONE = { none: 'bad', errors: 'bad', short: 'warn', queue: 'warn', works: 'good', idle: 'soft' };
+
+/** Requests in a batch, or in a step of an op with seats: each of its requests is a batch of one. */
+function sizeOf(at) { return at.op.steps ? (at.steps ? at.running / at.steps : null) : at.size; }
 
 let sorted = { by: null, down: true };
 let rows = null;              // the table: its heads, its body, and a row for each op's key

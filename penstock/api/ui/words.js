@@ -30,6 +30,14 @@ function ago(seconds) {
   return `${Math.round(seconds / 60)} min ago`;
 }
 
+/** A duration of seconds or longer. */
+function lasting(seconds) {
+  for (const [unit, name] of [[86400, 'd'], [3600, 'h'], [60, 'min']]) {
+    if (seconds >= 2 * unit) return `${digits(seconds / unit, 0)} ${name}`;
+  }
+  return `${digits(seconds, 0)} s`;
+}
+
 function bytes(value) {
   if (value >= 1 << 30) return `${digits(value / (1 << 30), 2)} GiB`;
   return value >= 1 << 20 ? `${digits(value / (1 << 20), 0)} MiB` : `${digits(value / 1024, 0)} KiB`;

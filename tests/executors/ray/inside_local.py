@@ -4,6 +4,8 @@ the loopback.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.peers.browser import browsing
 from tests.service.scripts import fetch, until
 from tests.services.process import running
 
@@ -82,6 +85,32 @@ def test_the_ops_are_back_after_the_end_of_the_process_that_talks_to_ray(tmp_pat
         assert "the process that talks to Ray on this machine ended: status -9" in server.log()
         assert server.stop() == 0
         assert server.leftovers(90.0) == [], "Ray's agents wait for a while"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_live_page_shows_the_node_of_a_worker_and_its_loss(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(SCRIPT)
+    command = (sys.executable, "-m", "penstock", "run")
+    with running(path, command=command, timeout=120) as server, browsing(tmp_path) as page:
+        url = server.http_url
+        _, pid = fetch(f"{url}/shout", b'{"line": "abc"}').json
+        page.open(f"{url}/ui")
+        row = (
+            "[...document.querySelectorAll('#places tr')].find((x) => x.textContent.includes('{}'))"
+        )
+        page.until(f"document.body && ({row.format(f'shout 0, pid {pid}')}) !== undefined")
+        (place,) = (
+            each for op in op_reports(url) for each in op.get("places", ()) if each["pid"] == pid
+        )
+        assert place["node"]["host"] in page.evaluate(f"{row.format(pid)}.textContent")
+        os.kill(pid, signal.SIGKILL)
+        page.until("document.querySelector('#places li')?.textContent.includes('back after')")
+        assert "signal SIGKILL" in page.evaluate("byId('places').textContent")
+        page.until(f"({row.format(pid)}) === undefined")
+        assert page.console_errors == []
+        assert server.stop() == 0
 
 
 @pytest.mark.long
