@@ -96,8 +96,8 @@ class ElsewhereWorker(Worker):
         self._cut_off = cut_off
         self._is_stopping = False
         self._store = store
-        # The samples of the last hand-over by the keys of their outputs; None once a key is sure to
-        # be deleted.
+        # The samples of the present hand-over by the keys of their outputs; None once a key is sure
+        # to be deleted.
         self._issued: dict[str, Sample | None] = {}
         if store is not None:
             self._decoder = Decoder(stored=self._check_stored)
@@ -175,7 +175,30 @@ class ElsewhereWorker(Worker):
         if left is not None:
             for key in self._issued:
                 self._delete_at_end(key)
+        self._issued = {}
         return left
+
+    def _end(self) -> None:
+        if self._issued:
+            self._forget_issued()
+        super()._end()
+
+    def _forget_issued(self) -> None:
+        """After the answers: let go of the samples, whose inputs may be large. What a worker could
+        not send, it may have stored before.
+        """
+        issued, self._issued = self._issued, {}
+        assert self.work is not None
+        failed = {
+            id(sample)
+            for batch, outcomes in self.work.results
+            for sample, outcome in zip(batch.samples, outcomes, strict=True)
+            if outcome.error is not None
+        }
+        for key, sample in issued.items():
+            if sample is not None and id(sample) in failed:
+                assert self._store is not None
+                self._store.delete_at_end(sample, key)
 
     def _other_frame(self, frame: Frame) -> None:
         if frame.kind is Kind.CALL and self._in_flight and frame.number == self._first:

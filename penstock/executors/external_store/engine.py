@@ -60,7 +60,9 @@ class EngineStore:
         self._thread.start()
 
     async def close(self) -> None:
-        """Delete what is left to delete, within two seconds."""
+        """Delete what is left to delete, within two seconds. After the end of the workers, before
+        which all requests have ended: a key whose request ends later is left to expire.
+        """
         if self._thread.is_alive():
             self._ended.put(None)
             await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock.errors import ValueLost, WorkerDied
+from penstock.errors import ServiceClosed, ValueLost, WorkerDied
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.external_store.engine import EngineStore
 from penstock.executors.external_store.worker import WorkerStore
@@ -19,7 +20,7 @@ from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Sampl
 from tests.executors.elsewhere.workers import Hosts, serve
 from tests.executors.external_store.fake import OPTIONS, FakeStore
 from tests.executors.external_store.test_engine import Request
-from tests.executors.harness import ExecutorHarness
+from tests.executors.harness import EngineHarness, ExecutorHarness
 
 pytestmark = pytest.mark.real
 
@@ -91,6 +92,48 @@ async def test_the_keys_of_a_worker_that_dies_are_deleted() -> None:
     assert type(outcome.error) is WorkerDied
     assert len(request.endings) == 1
     assert await harness.executor.close(5.0)
+
+
+async def test_what_was_stored_of_an_output_that_cannot_be_sent_is_deleted() -> None:
+    site, request = Site(), Request(0)
+    harness = await site.start()
+    ((_, (outcome,)),) = await harness.run(batch_of(request, do="odd", x=np.ones(500)))
+    assert outcome.error is not None
+    assert len(site.store.kept) == 1
+    (ending,) = request.endings
+    ending()
+    assert await harness.executor.close(5.0)
+    assert site.store.kept == {}
+
+
+@pytest.mark.parametrize("size", [100, 500])
+async def test_a_worker_does_not_hold_the_samples_of_a_batch_that_has_ended(size: int) -> None:
+    site = Site()
+    harness = await site.start()
+    ((_, (outcome,)),) = await harness.run(batch_of(Request(0), x=np.ones(size)))
+    assert outcome.error is None
+    assert len(site.store.kept) == (size == 500)
+    (worker,) = harness.executor._alive  # type: ignore[attr-defined]
+    assert worker._issued == {}
+    assert await harness.executor.close(5.0)
+
+
+async def test_a_value_that_is_stored_while_the_service_ends_is_deleted() -> None:
+    site = Site()
+    executor = site.hosts.executor()
+    executor._store = EngineStore(OPTIONS, "op", site.store.opened)
+    harness = EngineHarness("elsewhere", None, executor=executor)
+    harness.graph.kept_away = frozenset({0})
+    await harness.graph.start()
+    asked = asyncio.ensure_future(harness.request(do="wait", x=np.ones(500)))
+    await asyncio.to_thread(site.hosts.entered.wait, 30.0)
+    harness.engine.close()
+    assert type((await asked).error) is ServiceClosed
+    closing = asyncio.ensure_future(executor.close(30.0))
+    site.hosts.gate.set()
+    assert await closing
+    assert "put" in site.store.calls
+    assert site.store.kept == {}
 
 
 async def test_a_worker_cannot_name_a_key_that_it_was_not_given(

@@ -129,7 +129,7 @@ class Hosts:
             case "raise":
                 raise ValueError("as told")
             case "odd":
-                return {"odd": Odd()}
+                return {"x": np.asarray(feed.get("x", 1)), "odd": Odd()}
             case "wait":
                 self.entered.set()
                 assert self.gate.wait(30.0)
