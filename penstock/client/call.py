@@ -73,7 +73,8 @@ class Call:
         method: the path of the called method.
         fields: a header block of further fields, such as a trace context.
         encoding: the ``grpc-encoding`` in the answer's head.
-        on_head: called with the fields of each answer's head; None for nothing.
+        on_head: called with the fields of each answer's head, those of one name joined; None for
+            nothing.
         connection: the connection that it was sent on; None while it is queued, and once it has
             ended.
         stream: its HTTP/2 stream, or its correlation id; None while it is queued.

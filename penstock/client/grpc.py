@@ -15,7 +15,7 @@ from penstock.client.errors import CallFailed
 from penstock.client.keepalive import Keepalive, KeepaliveStep
 from penstock.client.message_stream import StreamCall
 from penstock.protocols.grpc import encode_message, encode_timeout
-from penstock.protocols.heads import ResponseHead
+from penstock.protocols.heads import ResponseHead, joined
 from penstock.protocols.http2 import (
     ConnectionFailed,
     DataReceived,
@@ -197,7 +197,7 @@ class GrpcConnection(Connection):
             return
         head = cast(ResponseHead, event.head)
         if call.on_head is not None:
-            call.on_head(head.fields)
+            call.on_head(joined(head.headers))
         if event.ended:
             has_status = isinstance(call, StreamCall) and b"grpc-status" in head.fields
             self._ended(call, call.outcome(head.fields) if has_status else of_whole_head(head))

@@ -24,6 +24,7 @@ from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.errors import CallFailed
 from penstock.client.http_answer import AnswerHead, AnswerReader, BrokenAnswer
 from penstock.client.messages import MAX_MESSAGE_BYTES
+from penstock.protocols.heads import joined
 from penstock.protocols.oip_json import JSON_SIZE
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode
 
@@ -319,7 +320,7 @@ def _text_of(body: bytes) -> str:
 def _fields(head: AnswerHead) -> dict[bytes, bytes]:
     lines = head.raw.split(b"\r\n")[1:-1]
     pairs = (line.partition(b":") for line in lines)
-    return {name.lower(): value.strip() for name, _, value in pairs}
+    return joined((name.lower(), value.strip()) for name, _, value in pairs)
 
 
 def field_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -60,6 +60,7 @@ class Timeline:
             server does not tell.
         engine: the number of its engine.
         left_out: the number of steps that had no room in the answer.
+        others: what others on the way tell of the request, such as a proxy.
     """
 
     ms: float
@@ -67,6 +68,7 @@ class Timeline:
     request_id: int | None = None
     engine: int = 0
     left_out: int = 0
+    others: tuple[TimelineStep, ...] = ()
 
     @classmethod
     def of_field(cls, value: bytes) -> Self | None:
@@ -74,12 +76,17 @@ class Timeline:
         metrics = decode(value)
         if not metrics:
             return None
-        total, steps, left_out = {}, [], 0
+        total, steps, others, left_out = {}, [], [], 0
+        # Which metrics are Penstock's, if the field has its first one.
+        ours = [each.name == "total" and "engine" in each.parameters for each in metrics]
+        first = ours.index(True) if any(ours) else 0
         for at, metric in enumerate(metrics):
-            if metric.name == "total" and at == 0:
+            if metric.name == "total" and at == first:
                 total = dict(metric.parameters)
             elif metric.name == "left-out" and "count" in metric.parameters:
                 left_out = int(_number(metric.parameters["count"]) or 0)
+            elif any(ours) and "begin" not in metric.parameters:
+                others.append(_step(metric))
             else:
                 steps.append(_step(metric))
         ms = _number(total.get("dur", ""))
@@ -88,7 +95,7 @@ class Timeline:
         request_id = _number(total.get("id", ""))
         engine = int(_number(total.get("engine", "")) or 0)
         whole = None if request_id is None or request_id < 0 else int(request_id)
-        return cls(ms, tuple(steps), whole, engine, left_out)
+        return cls(ms, tuple(steps), whole, engine, left_out, tuple(others))
 
     @classmethod
     def of_times(cls, times: Sequence[int]) -> Self | None:
@@ -110,6 +117,8 @@ class Timeline:
             lines[0] += f" (request {self.request_id} of engine {self.engine})"
         if self.left_out:
             lines.append(f"  and {self.left_out} further steps")
+        if self.others:
+            lines += ["on the way:", *(f"  {each}" for each in self.others)]
         return "\n".join(lines)
 
 

@@ -1,11 +1,12 @@
 """Heads of HTTP messages and the validation of header fields, for HTTP/1.1 and HTTP/2.
 
-Source: RFC 9110, sections 5.1, 5.5, 7.2 and 8.6.
+Source: RFC 9110, sections 5.1, 5.3, 5.5, 7.2 and 8.6.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -121,3 +122,11 @@ class ResponseHead:
 
     def __repr__(self) -> str:
         return f"<ResponseHead {self.status}>"
+
+
+def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return fields by name; those of one name are a list with commas (RFC 9110, 5.3)."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found[name] = found[name] + b", " + value if name in found else value
+    return found

@@ -311,13 +311,13 @@ def test_a_connection_that_was_idle_is_replaced(
 
 
 def test_a_debug_call_over_http_has_the_servers_timeline(serve_http: Serve) -> None:
-    field = "total;dur=2;id=5, m;dur=1"
-    server = serve_http(
-        lambda *_: whole(json.dumps(REPLY).encode(), 200, f"Server-Timing: {field}")
-    )
+    fields = "edge;dur=3", "total;dur=2;engine=0;id=5, m;dur=1;begin=0", "cdn"
+    lines = [f"Server-Timing: {each}" for each in fields]  # of two proxies as well
+    server = serve_http(lambda *_: whole(json.dumps(REPLY).encode(), 200, *lines))
     with endpoint(server) as made:
         (attempt,) = made.debug(FEED, timeout=TIMEOUT).attempts
-    assert attempt.timeline == Timeline.of_field(field.encode())
+    assert attempt.timeline == Timeline.of_field(", ".join(fields).encode())
+    assert [each.op for each in attempt.timeline.steps] == ["m"]
     assert "penstock-timeline: 1\r\n" in server.requests[0][0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -27,7 +28,7 @@ FIELD = (
 def timed(request: bytes, context: grpc.ServicerContext) -> bytes:
     """Send a timeline, if the caller asks for it."""
     if ("penstock-timeline", "1") in [tuple(each) for each in context.invocation_metadata()]:
-        context.send_initial_metadata((("server-timing", FIELD),))
+        context.send_initial_metadata((("server-timing", FIELD), ("server-timing", "edge;dur=20")))
     return echo(request, context)
 
 
@@ -59,6 +60,17 @@ def test_fields_of_other_servers_are_shown_as_far_as_they_are_understood() -> No
     assert Timeline.of_field(b"") is None
 
 
+def test_what_a_proxy_tells_is_kept_apart() -> None:
+    alone = Timeline.of_field(FIELD.encode())
+    for text in (f"edge;dur=20, {FIELD}, cache;desc=miss", f"total;dur=9, {FIELD}"):
+        found = Timeline.of_field(text.encode())
+        assert alone is not None
+        assert found is not None
+        assert replace(found, others=()) == alone
+    assert [(each.op, each.ms) for each in found.others] == [("total", 9.0)]
+    assert "on the way:\n  total" in str(found)
+
+
 def test_begins_and_ends_of_a_model_server_of_paddle_serving() -> None:
     found = Timeline.of_times([1000, 1500, 1500, 4500])
     assert found is not None
@@ -83,7 +95,7 @@ def test_a_debug_call_has_every_attempt_and_the_servers_timeline(serve: Serve) -
     assert "lost in the middle" in first.outcome
     assert first.timeline is None
     assert (second.replica, second.outcome) == (good.endpoint, "ok")
-    assert second.timeline == Timeline.of_field(FIELD.encode())
+    assert second.timeline == Timeline.of_field(f"{FIELD}, edge;dur=20".encode())
     assert 0 <= first.begin <= first.begin + first.ms <= second.begin
     assert second.begin + second.ms <= found.ms
     assert (found.error, found.answer.outputs, found.tag) == (None, FEED, "v")
