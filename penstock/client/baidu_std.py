@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Final, cast
 
-from penstock.client.call import Call, Outcome, failure
+from penstock.client.call import Call, Outcome, failure, nonsense
 from penstock.client.channels import Channel
 from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.endpoints import Endpoint
@@ -194,7 +194,7 @@ def outcome_of(meta: Meta, payload: bytes) -> Outcome:
     """Return the outcome of a call from its answer. Pure."""
     result = meta.result
     if result is None:
-        return failure(GrpcCode.INTERNAL, "the answer is none")
+        return nonsense("the answer is none")
     if result.error_code:
         status = GRPC_OF_BRPC.get(result.error_code, GrpcCode.INTERNAL)
         text = f"[E{result.error_code}] {result.error_text or 'no reason given'}"
@@ -204,14 +204,14 @@ def outcome_of(meta: Meta, payload: bytes) -> Outcome:
         return failure(status, text)
     if not 0 <= meta.attachment_bytes <= len(payload):
         text = f"an answer of {len(payload)} bytes has no attachment of {meta.attachment_bytes}"
-        return failure(GrpcCode.INTERNAL, text)
+        return nonsense(text)
     message = payload[: len(payload) - meta.attachment_bytes]
     try:
         return decompress(meta.compression, message, MAX_MESSAGE_BYTES)
     except TooLarge as error:
         return failure(GrpcCode.RESOURCE_EXHAUSTED, f"the reply is too large: {error}")
     except RequestError as error:
-        return failure(GrpcCode.INTERNAL, f"the reply cannot be read: {error}")
+        return nonsense(f"the reply cannot be read: {error}")
 
 
 def baidu_std(compression: Compression = Compression.NONE) -> CallProtocol:

@@ -29,6 +29,10 @@ Outcome: TypeAlias = bytes | CallFailed
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
 RETRYABLE = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED, GrpcCode.ABORTED})
+
+OF_PROXIES = frozenset({400, 401, 403, 408, 413, 414, 415, 429, 431})
+"""HTTP statuses of answers that are none of the service, and yet are about the call."""
+
 _PUSH_BACK = b"grpc-retry-pushback-ms"
 
 _MEANING_OF_RESET: dict[int, tuple[GrpcCode, str]] = {
@@ -135,7 +139,7 @@ class Call:
         try:
             for message in self._reader.feed(data):
                 if self._message is not None:
-                    return failure(GrpcCode.INTERNAL, "more than one message for one call")
+                    return nonsense("more than one message for one call")
                 self._message = message
         except GrpcError as error:
             return of_bad_message(error, self.encoding)
@@ -197,18 +201,26 @@ def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:
     return CallFailed(code, text, retryable=code in RETRYABLE, sent=sent)
 
 
+def nonsense(text: str, code: GrpcCode = GrpcCode.INTERNAL) -> CallFailed:
+    """The failure of an answer that is none in the protocol: another server may do better."""
+    return CallFailed(code, text, retryable=True)
+
+
 def of_head(head: ResponseHead) -> CallFailed | None:
     """Return the failure of a response's head that is no valid head of a reply; else None."""
     if head.status == 200:
         kind = head.fields.get(b"content-type", b"")
         if kind.startswith(b"application/grpc"):
             return None
-        return failure(GrpcCode.UNKNOWN, f"not gRPC but {_text(kind) or 'no content-type'}")
+        text = f"not gRPC but {_text(kind) or 'no content-type'}"
+        return nonsense(text, GrpcCode.UNKNOWN)
     if b"grpc-status" in head.fields:
         outcome = of_end(head.fields, None)
         if isinstance(outcome, CallFailed):
             return outcome
-    return failure(code_of_http(head.status), f"HTTP status {head.status} instead of a gRPC answer")
+    text = f"HTTP status {head.status} instead of a gRPC answer"
+    code = code_of_http(head.status)
+    return failure(code, text) if head.status in OF_PROXIES else nonsense(text, code)
 
 
 def of_whole_head(head: ResponseHead) -> CallFailed:
@@ -217,14 +229,14 @@ def of_whole_head(head: ResponseHead) -> CallFailed:
         outcome = of_end(head.fields, None)
         assert isinstance(outcome, CallFailed)  # there is no message
         return outcome
-    return of_head(head) or failure(GrpcCode.UNKNOWN, "the answer has no grpc-status")
+    return of_head(head) or nonsense("the answer has no grpc-status", GrpcCode.UNKNOWN)
 
 
 def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
     """Return the outcome of a call that has received ``message`` and ends with these fields."""
     status = read_status(fields)
     if status is None:
-        return failure(GrpcCode.UNKNOWN, "the answer has no grpc-status")
+        return nonsense("the answer has no grpc-status", GrpcCode.UNKNOWN)
     code, text = status
     if code is not GrpcCode.OK:
         # grpc-retry-pushback-ms: a number allows a retry, any other value forbids it.
@@ -234,14 +246,14 @@ def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
         text = text or "no reason given"
         return CallFailed(code, text, retryable=retryable, retry_after=after)
     if message is None:
-        return failure(GrpcCode.INTERNAL, "OK without a message")
+        return nonsense("OK without a message")
     return message
 
 
 def of_reset(code: int, text: str, *, by_peer: bool) -> CallFailed:
     """Return the failure of a stream that was reset; ``text`` is the rule that the server broke."""
     if not by_peer:
-        return failure(GrpcCode.INTERNAL, f"the server broke the protocol: {text}")
+        return nonsense(f"the server broke the protocol: {text}")
     meaning, more = _MEANING_OF_RESET.get(code, (GrpcCode.INTERNAL, ""))
     sent = code != ErrorCode.REFUSED_STREAM
     return failure(meaning, f"the server ended the call with code {code}{more}", sent=sent)
@@ -253,8 +265,8 @@ def of_bad_message(error: GrpcError, encoding: bytes = b"identity") -> CallFaile
         return failure(GrpcCode.RESOURCE_EXHAUSTED, f"the reply is too large: {error}")
     if encoding != b"identity":
         text = f"the reply is encoded as {_text(encoding)!r}, and only 'identity' can be read"
-        return failure(GrpcCode.INTERNAL, text)
-    return failure(GrpcCode.INTERNAL, f"the reply cannot be read: {error}")
+        return nonsense(text)
+    return nonsense(f"the reply cannot be read: {error}")
 
 
 def _text(raw: bytes) -> str:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
-from penstock.client.call import Call, Outcome, failure
+from penstock.client.call import Call, Outcome, failure, nonsense
 from penstock.client.errors import CallFailed
 from penstock.protocols.http2 import encode_block
 from penstock.protocols.status import GrpcCode
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol, ABC):
     def _fail(self, problem: str) -> None:
         """End the connection: the server does not follow the protocol."""
         self.problem = problem
-        self.close(failure(GrpcCode.INTERNAL, f"{self._name}: {problem}"))
+        self.close(nonsense(f"{self._name}: {problem}"))
 
     def _end_calls(self, failed: CallFailed | None) -> None:
         text = f"{self._name}: {self.problem}"

@@ -69,5 +69,5 @@ class CallFailed(PenstockError):
 
 
 def garbage(error: object) -> CallFailed:
-    """The failure of a reply that is no message: another server may do better."""
+    """The failure of a reply that is no message of the service: another server may do better."""
     return CallFailed(GrpcCode.INTERNAL, f"the answer cannot be read: {error}", retryable=True)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import cast
 
-from penstock.client.call import Call, Outcome, failure, of_head, of_reset, of_whole_head
+from penstock.client.call import Call, Outcome, nonsense, of_head, of_reset, of_whole_head
 from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.errors import CallFailed
 from penstock.client.keepalive import Keepalive, KeepaliveStep
@@ -31,7 +31,6 @@ from penstock.protocols.http2 import (
     TrailersReceived,
     encode_block,
 )
-from penstock.protocols.status import GrpcCode
 
 _FIELDS = encode_block(
     [
@@ -223,7 +222,7 @@ class GrpcConnection(Connection):
         if failed is not None:
             self._ended(call, failed)
         elif event.ended:
-            self._ended(call, failure(GrpcCode.INTERNAL, "the answer has no trailers"))
+            self._ended(call, nonsense("the answer has no trailers"))
 
     def _trailers(self, event: TrailersReceived) -> None:
         call: Call | None = event.stream.context

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from penstock.client.call import RETRYABLE, Call, Outcome, failure
+from penstock.client.call import OF_PROXIES, RETRYABLE, Call, Outcome, failure, nonsense
 from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.errors import CallFailed
 from penstock.client.http_answer import AnswerHead, AnswerReader, BrokenAnswer
@@ -246,7 +246,7 @@ class _Link(asyncio.Protocol):
             parts = self._reader.receive(data)
         except BrokenAnswer as broken:
             text = f"the server broke the protocol: {broken}"
-            self._ended(failure(GrpcCode.INTERNAL, text), reusable=False)
+            self._ended(nonsense(text), reusable=False)
             return
         self._parts += parts
         self._size += sum(map(len, parts))
@@ -295,26 +295,28 @@ def outcome_of(head: AnswerHead, body: bytes) -> Outcome:
     if head.status == 200:
         size = head.field(JSON_SIZE)
         if size and not (_NUMBER.fullmatch(size) and int(size) <= len(body)):
-            return failure(GrpcCode.INTERNAL, f"the answer has no {size[:20]} bytes of JSON")
+            return nonsense(f"the answer has no {size[:20]} bytes of JSON")
         return b"%d\n%b" % (int(size) if size else -1, body)
     code = _CODES.get(head.status, GrpcCode.UNKNOWN)
-    text = f"HTTP status {head.status}: {_text_of(body)}"
+    told = _error_in(body)
+    text = told or body[:_MOST_TEXT].decode(errors="replace").strip() or "no reason given"
+    text = f"HTTP status {head.status}: {text}"
     pause = head.field("retry-after")
     if head.status in (429, 503) and _NUMBER.fullmatch(pause):
         # The server has not begun it.
         return CallFailed(code, text, retryable=True, retry_after=float(pause))
+    if told is None and head.status not in OF_PROXIES:
+        return nonsense(text, code)
     return CallFailed(code, text, retryable=code in RETRYABLE)
 
 
-def _text_of(body: bytes) -> str:
-    """The text of an error: a member ``error``, or what there is."""
+def _error_in(body: bytes) -> str | None:
+    """The text of an error of the Open Inference Protocol; None if it is none."""
     text: Any = None
     with suppress(orjson.JSONDecodeError):
         found = orjson.loads(body)
         text = found.get("error") if isinstance(found, dict) else None
-    return (text if isinstance(text, str) else body[:_MOST_TEXT].decode(errors="replace"))[
-        :_MOST_TEXT
-    ].strip() or "no reason given"
+    return text[:_MOST_TEXT].strip() if isinstance(text, str) else None
 
 
 def _fields(head: AnswerHead) -> dict[bytes, bytes]:

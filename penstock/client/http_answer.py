@@ -14,11 +14,11 @@ from penstock.protocols.http1.chunks import ChunkedBody
 from penstock.protocols.http1.limits import BrokenRule
 
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |\r)")
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
+_LENGTHS: Final = re.compile(rb"\r\ncontent-length:[ \t]*([^\r]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CLOSES: Final = re.compile(rb"\r\nconnection:[^\r]*\bclose\b", re.IGNORECASE)
 _MOST_HEAD: Final = 64 << 10
-_MOST_DIGITS: Final = 18  # of a length
 _LIMITS: Final = Http1Limits(max_chunks=1 << 60)
 
 
@@ -70,10 +70,10 @@ def read_head(buffer: bytes | bytearray) -> AnswerHead | None:
     if match is None:
         raise BrokenAnswer(f"it begins with {head[:40]!r}")
     status = int(match[2])
-    length = _LENGTH.search(head)
-    if length is not None and len(length[1]) > _MOST_DIGITS:
+    lengths = {*_LENGTHS.findall(head)}
+    if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         raise BrokenAnswer("its body has no length that could be")
-    size = int(length[1]) if length else 0 if status in (204, 304) else None
+    size = int(lengths.pop()) if lengths else 0 if status in (204, 304) else None
     chunked = size is None and _CHUNKED.search(head) is not None
     reusable = match[1] == b"1" and _CLOSES.search(head) is None
     return AnswerHead(status, size, chunked, reusable, head, end)

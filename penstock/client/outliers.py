@@ -62,8 +62,8 @@ def verdict_of(failed: CallFailed) -> Verdict:
         return Verdict.NOTHING
     if failed.status in (GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED):
         return Verdict.FAULT
-    if failed.status is GrpcCode.INTERNAL and failed.retryable:
-        return Verdict.FAULT
+    if failed.retryable and failed.status not in (GrpcCode.RESOURCE_EXHAUSTED, GrpcCode.ABORTED):
+        return Verdict.FAULT  # no answer of its protocol
     return Verdict.GOOD
 
 
