@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from penstock.api.operation import Answer, Contents, Parameter
+from penstock.api.operation import ITEM, Answer, Contents, Parameter
 from penstock.protocols import media
 from penstock.protocols.pieces import EVENTS, LINES
 from penstock.tensor import Signature, TensorSpec
@@ -188,9 +188,28 @@ def graph_stream_answer(piece: Schema | None, signature: Signature | None) -> Co
 def _in_pieces(piece: Mapping[str, Any]) -> Contents:
     schema = {**piece}
     definitions = {name: schema.pop(name) for name in ("$defs",) if name in schema}
+    data = {"type": "string", "contentMediaType": media.JSON, "contentSchema": schema}
+    event = {
+        "type": "object",
+        "properties": {
+            "data": data,
+            "event": {
+                "const": "error",
+                "description": "At the end of an answer that has failed: `data` is the error.",
+            },
+        },
+        "required": ["data"],
+    }
     return {
-        EVENTS: {"description": "Events, each with a piece as JSON in `data`."},
-        LINES: {"type": "string", "description": "Lines, each with a piece as JSON."},
+        EVENTS: {
+            "description": "Events, each with a piece as JSON in `data`.",
+            ITEM: {**event, **definitions},
+        },
+        LINES: {
+            "type": "string",
+            "description": "Lines, each with a piece as JSON.",
+            ITEM: piece,
+        },
         media.JSON: {"type": "array", "items": schema, **definitions},
     }
 

@@ -25,7 +25,7 @@ from penstock.api.errors import failed, refusal
 from penstock.api.grpc import Grpc
 from penstock.api.html import page
 from penstock.api.http import Http, HttpCall
-from penstock.api.operation import Answer, Contents
+from penstock.api.operation import ITEM, Answer, Contents
 from penstock.api.path_pattern import PathPattern
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
@@ -258,7 +258,13 @@ class _Components:
         """Media types with their schemas, and examples for JSON."""
         found: dict[str, Any] = {}
         for kind, schema in contents.items():
-            found[kind] = {"schema": self.place(schema)} if schema else {}
+            found[kind] = {}
+            whole = schema
+            if ITEM in schema:
+                found[kind][ITEM] = self.place(schema[ITEM])
+                whole = {key: each for key, each in schema.items() if key != ITEM}
+            if whole:
+                found[kind]["schema"] = self.place(whole)
             if examples and kind == JSON:
                 found[kind]["examples"] = {
                     str(number): {"value": each} for number, each in enumerate(examples, 1)

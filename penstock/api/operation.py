@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Contents: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Media types of a body, each with its JSON Schema, whose references point into its own ``$defs``.
-The schema of plain bytes is empty."""
+The schema of plain bytes is empty. Under ITEM a schema may have that of each item of the body."""
+
+ITEM: Final = "x-oai-itemSchema"
+"""The key, beside the others of a schema, for the schema of the items of which a body consists:
+events or lines. Source: ``itemSchema`` of Media Type Objects in OpenAPI 3.2, which has this name in
+earlier versions, by the OpenAPI Initiative's registry of extensions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

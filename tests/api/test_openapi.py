@@ -257,6 +257,27 @@ def test_a_graph_with_a_model_is_described_by_its_tensors() -> None:
     assert (answer["items"], answer["minItems"]) == ({"type": "boolean"}, 1)
 
 
+def test_the_pieces_of_an_answer_are_described_under_each_of_its_forms() -> None:
+    app = App("garden")
+
+    @app.route("/watch")
+    def watch(times: int) -> Iterator[Flower]:
+        yield Flower(size=times)
+
+    with client(app) as http:
+        found = http.get("/openapi.json").json()
+    answer = found["paths"]["/watch"]["post"]["responses"]["200"]["content"]
+    flower = {"$ref": "#/components/schemas/Flower"}
+    event = answer["text/event-stream"]["x-oai-itemSchema"]
+    data = event["properties"]["data"]
+    assert event["required"] == ["data"]
+    assert (data["contentMediaType"], data["contentSchema"]) == ("application/json", flower)
+    assert answer["application/x-ndjson"]["x-oai-itemSchema"] == flower
+    assert answer["application/json"]["schema"]["items"] == flower
+    assert "x-oai" not in str([each["schema"] for each in answer.values()])
+    assert all(at(found, each) for each in references(found))
+
+
 def test_a_pattern_is_replaced_by_the_routes_that_it_lists() -> None:
     good = {200: Answer(text="Yes.")}
 
