@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -47,6 +47,9 @@ from penstock.protocols.media import JSON
 from penstock.supervisor.queries import AllEngines
 from penstock.tensor import described
 
+if TYPE_CHECKING:
+    from penstock.executors.external_store.counts import StoreCounts
+
 _OF_STAGE: Final = [each.name for each in fields(StageStatistics)]
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _JSON: Final = ((b"content-type", b"application/json"), *_NO_STORE)
@@ -69,6 +72,7 @@ class Reporter:
         rollouts: makes the part about rollouts, of the engine that judges them.
         swaps: makes the part about how versions came and went.
         copies: the answers of a version to copies of requests, by its name and version.
+        store: counts of the external store for the requests of other services; None without it.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Reporter:
         self.rollouts: Callable[[], Report] = dict
         self.swaps: Callable[[], Report] = dict
         self.copies: Callable[[tuple[str | None, str]], Report | None] = lambda key: None
+        self.store: StoreCounts | None = None
 
     def forget(self, graph: ServedGraph) -> None:
         """A graph was removed: what was counted of it is dropped."""
@@ -134,7 +139,18 @@ class Reporter:
             **self.models(),
             **self.rollouts(),
             **self.swaps(),
+            **self._store(),
         }
+
+    def _store(self) -> Report:
+        """The part about the external store; empty without one."""
+        of_ops = (getattr(each.executor, "store_counts", None) for each in self._engine.stages)
+        counts = [each for each in (self.store, *of_ops) if each is not None]
+        if not counts:
+            return {}
+        from penstock.executors.external_store.counts import report_of
+
+        return {"external_store": report_of(counts)}
 
     def _graphs(self, seen: Sequence[GraphStatistics], sketches: bool) -> Iterator[Report]:
         """Each graph. A version whose content is replaced is there twice: the one that serves

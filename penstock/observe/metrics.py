@@ -72,6 +72,42 @@ _OF_SERVICE: Final = (
         "Engine processes that have ended; their counts are still part of every sum.",
     ),
     Family(
+        "penstock_external_store_up",
+        "gauge",
+        (),
+        "Whether all parts of the service that use the external store can: 1 or 0.",
+    ),
+    Family(
+        "penstock_external_store_keys",
+        "gauge",
+        (),
+        "Keys of the external store that were given out for requests that have not ended.",
+    ),
+    Family(
+        "penstock_external_store_put_bytes",
+        "counter",
+        (),
+        "Bytes that the service, its workers or services that it calls have put into the store.",
+    ),
+    Family(
+        "penstock_external_store_fetched_bytes",
+        "counter",
+        (),
+        "Bytes that they have fetched from there.",
+    ),
+    Family(
+        "penstock_external_store_inline",
+        "counter",
+        (),
+        "Requests of an op whose large values went another way: the store could not be used.",
+    ),
+    Family(
+        "penstock_external_store_lost",
+        "counter",
+        (),
+        "Requests of an op that failed because a value could not be had from the store.",
+    ),
+    Family(
         "penstock_requests",
         "counter",
         (*_SERVICE, "outcome", "code"),
@@ -414,6 +450,17 @@ class Families:
         buckets = list(zip(names, accumulate(counts), strict=True))
         self._made[name].add_metric(labels, buckets=buckets, sum_value=seen["sum"])
 
+    def _add_store(self, store: Report | None) -> None:
+        """Without series if the service has no external store."""
+        if store is None:
+            return
+        # After the end of all engines that use it there are only counters.
+        up = store.get("available", 0) == store.get("users", 0)
+        self._add("penstock_external_store_up", up)
+        self._add("penstock_external_store_keys", store.get("in_use", 0))
+        for name in ("put_bytes", "fetched_bytes", "inline", "lost"):
+            self._add(f"penstock_external_store_{name}", store[name])
+
     def _add_service(self, report: Report) -> None:
         add = self._add
         add("penstock_build_info", 1, VERSION, platform.python_version())
@@ -423,6 +470,7 @@ class Families:
         add("penstock_requests_waiting", report["requests"]["waiting"])
         for outcome, count in report.get("traces", {}).items():
             add("penstock_traces", count, outcome)
+        self._add_store(report.get("external_store"))
         door, connections = report["door"], report["connections"]
         if door:  # else connections belong to another server
             add("penstock_connections_open", connections["opened"] - connections["closed"])

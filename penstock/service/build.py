@@ -345,7 +345,7 @@ class LoadedGraph:
                 streams=op.streams,
                 seats=options.seats,
                 ray=options.ray,
-                store=store if uses_store(graph.kept_away, plan, index, options) else None,
+                store=store if uses_store(graph.kept_away, plan, index) else None,
             )
             graph.add_op(
                 name,

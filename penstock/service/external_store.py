@@ -82,19 +82,15 @@ def calls_model(options: OpOptions) -> bool:
     )
 
 
-def uses_store(kept: Collection[int], plan: Plan, at: int, options: OpOptions) -> bool:
-    """Whether the engine's side of an op uses the store: its outputs go there, or it calls another
-    service with what others have put there.
+def uses_store(kept: Collection[int], plan: Plan, at: int) -> bool:
+    """Whether an op uses the store: its outputs go there, or it reads what others put there.
 
     Args:
         kept: the ops whose outputs go to the store.
         plan: the graph.
         at: the op.
-        options: of the op.
     """
-    return at in kept or (
-        options.remote is not None and any(at in plan.consumers[each] for each in kept)
-    )
+    return at in kept or any(at in plan.consumers[each] for each in kept)
 
 
 def problems_of_store(config: ServiceConfig) -> Iterator[Problem]:

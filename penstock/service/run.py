@@ -17,6 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from penstock.config.resolve import OpOptions
+from penstock.config.schema import ServiceConfig
 from penstock.door.certificates import Certificates
 from penstock.errors import StartupError
 from penstock.observe.logs import logging_to_stderr
@@ -101,7 +102,8 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
         known = Credentials(config.security)
         warnings = [f"  warning  {each}" for each in callers_without_key(config, known)]
     options = [each for graph in deployment.graphs for each in graph.options]
-    places = [f"  warning  {each}" for each in _try_clusters(options)]
+    found = [*_try_clusters(options), *_try_store(config)]
+    places = [f"  warning  {each}" for each in found]
     inside = deployment.in_threads()
     loaded = load(inside)
     if _tried_out(inside, loaded):
@@ -115,6 +117,17 @@ def _try_clusters(options: list[OpOptions]) -> list[str]:
     from penstock.service.ray_check import try_clusters
 
     return try_clusters(options)
+
+
+def _try_store(config: ServiceConfig) -> Sequence[str]:
+    if config.dag.external_store is None:
+        return []
+    from penstock.service.external_store import store_options
+    from penstock.service.store_check import try_store
+
+    options = store_options(config, None)
+    assert options is not None
+    return try_store(options)
 
 
 def _tried_out(deployment: Deployment, loaded: LoadedDeployment) -> bool:

@@ -177,6 +177,8 @@ class Serving:
         self._oip: OpenInferenceApplication | None = None
         self._historian: Historian | None = None
         self._store = _server_store(deployment)
+        if self._store is not None:
+            self.reporter.store = self._store.counts
 
         def build(further: LoadedGraph) -> ServedGraph:
             return further.build(self.engine, loop, supervisor, sockets, outgoing)
@@ -281,6 +283,8 @@ class Serving:
         Raises:
             StartupError: one cannot start, or they do not fit together.
         """
+        if self._store is not None:
+            self._store.start()
         await asyncio.gather(*(graph.start() for graph in self.engine.graphs))
         self._loaded.check_started(self.engine)
         self._started = True
@@ -520,7 +524,7 @@ class Serving:
             await self.rollouts.close()
         await self.versions.close()
         if self._store is not None:
-            self._store.close()
+            await self._store.close()
         while self._alive:
             await self._alive.pop().stop()
         for each in (self.ends, self.writers):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,12 @@ def call(server: ServiceProcess, n: int = LARGE) -> Answer:
     return fetch(f"{server.http_url}/sums", json.dumps({"n": n}).encode(), timeout=130)
 
 
+def state(server: ServiceProcess) -> dict[str, Any]:
+    """What the status says about the store."""
+    found: dict[str, Any] = fetch_as(f"{server.http_url}/status").json["external_store"]
+    return found
+
+
 def check(answer: Answer, n: int = LARGE) -> None:
     assert answer.status == 200, answer.body
     assert answer.json == {"total": n * (n - 1) / 2 + 2 * n}
@@ -110,7 +117,7 @@ def check(answer: Answer, n: int = LARGE) -> None:
 
 def test_values_of_two_services_stay_in_the_store(tmp_path: Path, store: RedisServer) -> None:
     pair = Pair(tmp_path, store)
-    with pair.far(), pair.near() as near:
+    with pair.far() as far, pair.near() as near:
         put, got = commands(store, "hset"), commands(store, "hget")
         for _ in range(3):
             check(call(near))
@@ -119,6 +126,13 @@ def test_values_of_two_services_stay_in_the_store(tmp_path: Path, store: RedisSe
         check(call(near, 10), 10)
         assert commands(store, "hset") - put == 3, "small ones go through the engine"
         until(lambda: keys(store) == [], "the deletion of all keys")
+        until(lambda: state(near)["available"] == 3, "a look at the store by all")
+        seen = state(near)
+        assert (seen["users"], seen["available"], seen["why"], seen["in_use"]) == (3, 3, None, 0)
+        assert (seen["put_bytes"], seen["inline"], seen["lost"]) == (3 * 8 * LARGE, 0, 0)
+        metrics = fetch_as(f"{far.http_url}/metrics").body.decode()
+        for line in ("up 1", "keys 0", f"put_bytes_total {3 * 8 * LARGE:.6e}", "inline_total 0"):
+            assert f"\npenstock_external_store_{line}" in metrics
 
 
 @pytest.mark.long

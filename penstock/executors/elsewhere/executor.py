@@ -27,9 +27,10 @@ from penstock.executors.transport.values import Decoder, Stored, encode
 from penstock.executors.workers.channel import Channel
 from penstock.executors.workers.pool import NoWorkerError, WorkerPool
 from penstock.executors.workers.worker import ANSWER_BYTES, Worker
-from penstock.request import Batch, Sample
+from penstock.request import Batch, Outcome, Sample
 
 if TYPE_CHECKING:
+    from penstock.executors.external_store.counts import StoreCounts
     from penstock.executors.external_store.engine import EngineStore
 
 _log = logging.getLogger(__name__)
@@ -149,6 +150,7 @@ class ElsewhereWorker(Worker):
     def _keys(self, store: EngineStore, batches: list[Batch]) -> list[str | None]:
         """Under which keys the worker may put large outputs into the store."""
         samples = [sample for batch in batches for sample in batch.samples]
+        store.count_inputs(samples)
         keys = [store.key_for(each) for each in samples]
         self._issued = {key: each for key, each in zip(keys, samples, strict=True) if key}
         return keys
@@ -168,6 +170,14 @@ class ElsewhereWorker(Worker):
             assert self._store is not None
             self._store.delete_at_end(sample, key)
             self._issued[key] = None
+
+    def _outcomes(self, batch: Batch, body: bytes | memoryview) -> list[Outcome]:
+        outcomes = super()._outcomes(batch, body)
+        if self._store is not None:
+            unused = {id(each) for each in self._issued.values() if each is not None}
+            kept = [id(each) not in unused for each in batch.samples]
+            self._store.count(outcomes, kept)
+        return outcomes
 
     def release(self) -> tuple[Work, Finished, list[Batch]] | None:
         """See Worker; it may have stored values of which it has not told."""
@@ -230,6 +240,11 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
         self._listener: Listener | None = None
         self._store = _store_of(spec)
         self._outputs: set[asyncio.Task[None]] = set()
+
+    @property
+    def store_counts(self) -> StoreCounts | None:
+        """What is done with the external store; None without it."""
+        return None if self._store is None else self._store.counts
 
     async def start(self) -> None:
         try:

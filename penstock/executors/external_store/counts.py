@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 _COUNTERS: Final = ("put_bytes", "fetched_bytes", "inline", "lost")
@@ -44,22 +44,17 @@ class StoreCounts:
             self.lost += lost
 
 
-def report_of(counts: Iterable[StoreCounts]) -> dict[str, Any]:
-    """The part of a status report about the store; empty without counts.
+def report_of(counts: Sequence[StoreCounts]) -> dict[str, Any]:
+    """The part of a status report about the store.
 
     ``users`` are the parts of the service that use it, ``available`` those whose last command, or
-    look at its settings, has found nothing wrong.
+    look at its settings, has found nothing wrong; ``why`` is what one of the others has found.
     """
-    every = [*counts]
-    if not every:
-        return {}
-    wrong = [each.wrong for each in every if each.wrong]
+    wrong = [each.wrong for each in counts if each.wrong]
     return {
-        "external_store": {
-            "users": len(every),
-            "available": sum(each.wrong == "" for each in every),
-            "why": wrong[0] if wrong else None,
-            "in_use": sum(each.in_use for each in every),
-            **{name: sum(getattr(each, name) for each in every) for name in _COUNTERS},
-        }
+        "users": len(counts),
+        "available": sum(each.wrong == "" for each in counts),
+        "why": wrong[0] if wrong else None,
+        "in_use": sum(each.in_use for each in counts),
+        **{name: sum(getattr(each, name) for each in counts) for name in _COUNTERS},
     }

@@ -12,18 +12,20 @@ import secrets
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
+from penstock.errors import ValueLost
 from penstock.executors.external_store.counts import StoreCounts
 from penstock.executors.external_store.kinds import open_store
-from penstock.executors.external_store.rules import StoreOptions, key_of
+from penstock.executors.external_store.rules import StoreOptions, changed, key_of
 from penstock.executors.external_store.store import (
     ExternalStore,
     Open,
     StoreFailed,
     StoreRefuses,
 )
-from penstock.request import Sample
+from penstock.executors.transport.values import Stored, storable
+from penstock.request import Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +42,21 @@ class EngineStore:
         options: of the service's store.
         op: the op's label.
         open: makes the store.
+        who: uses it, in messages; None: the op.
 
     Attributes:
         counts: what is done with it.
     """
 
-    def __init__(self, options: StoreOptions, op: str, open: Open = open_store) -> None:
+    def __init__(
+        self,
+        options: StoreOptions,
+        op: str,
+        open: Open = open_store,
+        who: str | None = None,
+    ) -> None:
         self._options = options
+        self._who = f"op {op}" if who is None else who
         self._op = op
         self._open = open
         self._ended: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -88,6 +98,25 @@ class EngineStore:
     def _delete(self, key: str) -> None:
         self.counts.add(in_use=-1)
         self._ended.put(key)
+
+    def count_inputs(self, samples: Sequence[Sample]) -> None:
+        """Count what a worker will fetch."""
+        self.counts.add(fetched=sum(stored_bytes(each.inputs) for each in samples))
+
+    def count(self, outcomes: Sequence[Outcome], kept: Sequence[bool]) -> None:
+        """Count values that were lost, or that a worker did not put into the store.
+
+        Args:
+            outcomes: of a worker.
+            kept: for each, whether it has put values there, or had no key for them.
+        """
+        lost = sum(isinstance(each.error, ValueLost) for each in outcomes)
+        inline = sum(
+            not stored and each.error is None and has_large(each.value, self._options.min_bytes)
+            for each, stored in zip(outcomes, kept, strict=True)
+        )
+        if lost or inline:
+            self.counts.add(lost=lost, inline=inline)
 
     def _run(self) -> None:
         self._attempt(())
@@ -132,8 +161,35 @@ class EngineStore:
             return
         before, self.counts.wrong = self.counts.wrong, wrong
         if wrong != (before or ""):
-            who = (self._op, self._options.address)
+            who = (self._who, self._options.address)
             if wrong:
-                _log.log(level, "op %s: the external store %s %s", *who, wrong)
+                _log.log(level, "%s: the external store %s %s", *who, wrong)
             else:
-                _log.info("op %s: the external store %s is available", *who)
+                _log.info("%s: the external store %s is available", *who)
+
+
+def stored_bytes(value: Any) -> int:
+    """The bytes of all values in this one that are in the store."""
+    found: list[int] = []
+
+    def see(each: Any) -> Any:
+        if type(each) is Stored:
+            found.append(each.nbytes)
+        return each
+
+    changed(value, see)
+    return sum(found)
+
+
+def has_large(value: Any, least: int) -> bool:
+    """Whether a value has a part that could be stored, and has this number of bytes or more."""
+    found: list[bool] = []
+
+    def see(each: Any) -> Any:
+        nbytes = len(each) if type(each) is bytes else getattr(each, "nbytes", 0)
+        if type(each) is not Stored and nbytes >= least and storable(each, "", 0, least):
+            found.append(True)
+        return each
+
+    changed(value, see)
+    return bool(found)

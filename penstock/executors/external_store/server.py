@@ -1,6 +1,6 @@
 """The external store for the requests of other Penstocks: fetches inputs, and puts outputs there.
 
-Methods block, and are for any thread; ``threads`` has some for them.
+``fetch`` and ``keep`` block, and are for any thread; ``threads`` has some for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from penstock.client.token import token_at
-from penstock.executors.external_store.counts import StoreCounts
+from penstock.executors.external_store.engine import EngineStore
 from penstock.executors.external_store.kinds import open_store
 from penstock.executors.external_store.octets import get_octets, put_octets
 from penstock.executors.external_store.rules import PAUSE, StoreOptions, seconds_to_live
@@ -35,7 +35,7 @@ class ServerStore:
         now: monotonic seconds.
 
     Attributes:
-        threads: for its methods.
+        threads: for what blocks.
         counts: what is done with it.
 
     Raises:
@@ -56,11 +56,18 @@ class ServerStore:
         self._lock = threading.Lock()
         self._store: ExternalStore | None = None
         self._not_before = 0.0  # when values are put again
+        self._side = EngineStore(options, "", open, "calls of other services")
+        self._failed = False
         self.threads = ThreadPoolExecutor(_THREADS, "external store")
-        self.counts = StoreCounts()
+        self.counts = self._side.counts
 
-    def close(self) -> None:
+    def start(self) -> None:
+        """Begin to look at the store; whether it answers decides nothing."""
+        self._side.start()
+
+    async def close(self) -> None:
         """Disconnect."""
+        await self._side.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
         if self._store is not None:
             self._store.close()
@@ -143,13 +150,13 @@ class ServerStore:
             return self._store
 
     def _note(self, wrong: str) -> None:
-        """Log what has changed."""
-        before, self.counts.wrong = self.counts.wrong, wrong
-        if wrong == (before or ""):
-            return
+        """Log what has changed, and tell the counts."""
         if wrong:
-            _log.warning(
-                "values of callers: the external store %s %s", self._options.address, wrong
-            )
-        else:
-            _log.warning("values of callers: the external store takes values again")
+            if not self._failed:
+                address = self._options.address
+                _log.warning("values of other services: the external store %s %s", address, wrong)
+            self.counts.wrong = wrong
+        elif self._failed:
+            _log.warning("values of other services: the external store takes them again")
+            self.counts.wrong = ""
+        self._failed = bool(wrong)

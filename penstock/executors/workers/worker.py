@@ -286,8 +286,12 @@ class Worker(ABC):
             stream.add(output(each))
         stream.arrive()
 
+    def _outcomes(self, batch: Batch, body: bytes | memoryview) -> list[Outcome]:
+        """Decode the outcomes of a batch; raises FrameError."""
+        return outcomes_in(self._decoder.decode(body), batch)
+
     def _answered(self, batch: Batch, body: bytes | memoryview) -> None:
-        outcomes = outcomes_in(self._decoder.decode(body), batch)
+        outcomes = self._outcomes(batch, body)
         if self.has_own_clock:
             _set_times(batch)
         if len(body) >= LARGE:

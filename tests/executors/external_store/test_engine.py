@@ -9,9 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from penstock.errors import ValueLost
+from penstock.executors.external_store.counts import StoreCounts, report_of
 from penstock.executors.external_store.engine import EngineStore
 from penstock.executors.external_store.store import StoreFailed, StoreRefuses
-from penstock.request import Sample
+from penstock.executors.transport.values import Stored
+from penstock.request import Outcome, Sample
 from tests.executors.external_store.fake import OPTIONS, FakeStore
 
 
@@ -115,3 +118,56 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end() -> None:
     async with asyncio.timeout(20.0):
         await side.close()
     gate.set()
+
+
+async def test_what_workers_do_is_counted() -> None:
+    side = EngineStore(OPTIONS, "op", FakeStore().opened)
+    stored = Stored("key", 0, b"", 5000)
+    side.count_inputs([Sample(7, {"a": {"x": [stored, 1]}}, 100.0)])
+    large, small = {"x": [bytes(1000)]}, {"x": bytes(999)}
+    outcomes = [
+        Outcome(large),
+        Outcome(large),
+        Outcome({"x": stored}),
+        Outcome(small),
+        Outcome(None, ValueLost("gone")),
+    ]
+    side.count(outcomes, [False, True, True, False, True])
+    assert (side.counts.fetched_bytes, side.counts.inline, side.counts.lost) == (5000, 1, 1)
+
+
+async def test_a_store_that_works_again_is_looked_at_also_under_load() -> None:
+    store = FakeStore()
+    store.fails = StoreFailed("is full")
+    side = EngineStore(OPTIONS, "op", store.opened)
+    side._attempt(())
+    assert side.counts.wrong == "is full"
+    side._attempt(["key"])
+    assert side.counts.wrong == "is full"
+    store.fails = None
+    side._attempt(["key"])
+    assert side.counts.wrong == ""
+    store.calls.clear()
+    side._attempt(["key"])
+    assert store.calls == ["delete"]
+
+
+def test_the_counts_of_all_parts_are_one_report() -> None:
+    one, other = StoreCounts(), StoreCounts()
+    one.wrong = ""
+    one.add(in_use=2, put=10, inline=1)
+    other.add(put=5, fetched=3, lost=1)
+    report = report_of([one, other])
+    assert (report["users"], report["available"], report["why"]) == (2, 1, None)
+    other.wrong = "is full"
+    report = report_of([one, other])
+    assert report == {
+        "users": 2,
+        "available": 1,
+        "why": "is full",
+        "in_use": 2,
+        "put_bytes": 15,
+        "fetched_bytes": 3,
+        "inline": 1,
+        "lost": 1,
+    }

@@ -131,6 +131,11 @@ class Site:
             return found
         return found.value(bytearray(self.store.get(found.key, f"{found.number}.0")))
 
+    def close(self) -> None:
+        """End the threads."""
+        self.model.close()
+        self.far.threads.shutdown(wait=False)
+
     def end(self) -> None:
         for each in self.request.endings:
             each()
@@ -141,8 +146,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     store = FakeStore()
     found = Site(tmp_path, store, store)
     yield found
-    found.model.close()
-    found.far.close()
+    found.close()
 
 
 NOBODY = Request()  # whose outputs are needed here
@@ -270,8 +274,7 @@ async def test_a_server_with_a_store_of_its_own_is_noticed(tmp_path: Path) -> No
     found = await site.run(LARGE)
     assert (found == LARGE + 1).all()
     assert site.server.calls == ["ModelMetadata", "stored", "ModelInfer"]
-    site.model.close()
-    site.far.close()
+    site.close()
 
 
 @pytest.mark.parametrize(
@@ -298,5 +301,4 @@ async def test_what_a_caller_that_has_gone_would_have_got_is_deleted(tmp_path: P
     assert [*store.kept] == ["key"]
     site.far.keep("other", [b"a" * 9], [True], 100.0, lambda: True)
     assert [*store.kept] == ["key"]
-    site.model.close()
-    site.far.close()
+    site.close()
