@@ -69,7 +69,7 @@ def test_versions_that_crash_hang_or_fail_on_their_examples_change_nothing(tmp_p
             assert pids_of(server, "det") == workers["det"]
         assert callers.failures == []
         assert {answer for each in callers.answers for answer in each} == {(1, 1), (1, 5)}
-        assert states(server, "rec")["5"] == "READY"
+        until(lambda: states(server, "rec")["5"] == "READY")
         until(lambda: len(server.descendants()) <= len(before))
         assert server.stop() == 0
         assert server.leftovers() == []

@@ -73,8 +73,8 @@ def test_a_model_that_is_loaded_during_a_reload_serves_and_its_operator_is_told(
         loaded = fetch(f"{server.http_url}/v2/repository/models/m/load", b"{}", 100)
         assert (loaded.status, loaded.body) == (200, b"{}")
         reloading.result(100)
-        assert states(server)["2"] == "READY"
         calls.wait("2")
+        until(lambda: states(server).get("2") == "READY")
         calls.stop()
         assert calls.failures == []
 

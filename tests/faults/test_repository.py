@@ -278,7 +278,7 @@ def test_without_room_for_two_the_old_version_ends_first_and_no_request_fails(
             callers.wait("2")
             made_of(repository, 3, HUGE)
             until(lambda: states(server).get("3") == "UNAVAILABLE")
-            assert "the version before serves again" in index(server)["3"]["reason"]
+            until(lambda: "the version before serves again" in index(server)["3"]["reason"])
             callers.wait("2")
             repository.add("m", 4)
             callers.wait("4")

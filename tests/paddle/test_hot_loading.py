@@ -172,7 +172,7 @@ def test_what_cannot_be_served_is_told_once_and_changes_nothing(
             assert f"cannot open '{folder}/model.onnx'" in refused["why"]
             assert f"is not served: {refused['why']}" in shown(status(server))
             loads = {"name": "uci", "outcomes": {"start": 1}}
-            assert status(server)["loads"] == [loads]
+            until(lambda: status(server)["loads"] == [loads], "the count of the attempt")
             only(2, answered)
         started = {each.pid for each in server.descendants()}
         workers = [x for x in server.descendants() if x.name().startswith(("uci", "engine"))]
@@ -192,7 +192,7 @@ def test_what_cannot_be_served_is_told_once_and_changes_nothing(
         model(folder, 3)
         touch(folder)
         is_taken(server, 3)
-        assert not_served(server) == []
+        until(lambda: not_served(server) == [], "the end of the reason")
 
 
 def test_a_model_with_another_signature_is_refused(tmp_path: Path) -> None:

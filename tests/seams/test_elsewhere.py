@@ -92,7 +92,8 @@ def test_a_killed_subprocess_costs_its_own_batch_only(server: ServiceProcess) ->
     number, _, after = answer(server, "far", x="1")
     assert number == 0
     assert after["pid"] != before
-    assert f"op far/act: worker 0 (pid {before}) died: exit status 9" in server.log()
+    line = f"op far/act: worker 0 (pid {before}) died: exit status 9"
+    until(lambda: line in server.log(), "a line of the log")
     assert server_op(server, "far")["deaths"] == 1
 
 

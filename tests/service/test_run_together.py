@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.scripts import PENSTOCK, PYTHON, post
+from tests.service.scripts import PENSTOCK, PYTHON, post, until
 from tests.services.process import running
 
 pytestmark = pytest.mark.real
@@ -68,7 +68,8 @@ def test_the_log_names_an_op_with_its_service(executor: str, tmp_path: Path) -> 
     with running(write_script(tmp_path, "run(first, second)", config=config)) as server:
         answer = post(server, "triple", other="ab").json
         assert answer["err_msg"].startswith("[triple] failed to predict. ")
-        assert "op triple/triple: triple raised (data_ids=" in server.log()
+        line = "op triple/triple: triple raised (data_ids="
+        until(lambda: line in server.log(), "a line of the log")
         assert server.stop() == 0
 
 

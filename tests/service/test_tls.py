@@ -18,7 +18,7 @@ from penstock.errors import StartupError
 from penstock.service.door import tls_of
 from tests.kit.certificates import make_certificate
 from tests.peers.programs import program
-from tests.service.scripts import PENSTOCK
+from tests.service.scripts import PENSTOCK, until
 from tests.services.process import free_port
 
 
@@ -125,7 +125,8 @@ def test_new_connections_get_a_renewed_certificate(tmp_path: Path, engines: int)
         for _ in range(8):
             with shown(port, new) as after:
                 assert alive(after)
-        assert 1 <= log().count("remain in use") <= engines
+        until(lambda: "remain in use" in log(), "a line of the log")
+        assert log().count("remain in use") <= engines
 
 
 @contextmanager

@@ -122,9 +122,13 @@ def readers(server: ServiceProcess, callers: int = 3) -> Iterator[Readers]:
 
 
 def ops_of(server: ServiceProcess) -> dict[str, dict[str, Any]]:
-    """The ops of the graph in the status, by name."""
-    with direct.open(f"{server.http_url}/status", timeout=30) as answer:
-        (graph,) = json.load(answer)["graphs"]
+    """The ops of the graph in the status, by name, when no former graph is left beside it."""
+
+    def graphs() -> list[dict[str, Any]]:
+        with direct.open(f"{server.http_url}/status", timeout=30) as answer:
+            return list(json.load(answer)["graphs"])
+
+    graph = until(lambda: found[0] if len(found := graphs()) == 1 else None)
     return {each["name"]: each for each in graph["ops"]}
 
 

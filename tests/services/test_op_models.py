@@ -120,7 +120,7 @@ def test_an_op_changes_its_model_under_load(
         assert all(in_order(each) for each in together)
         assert {*callers.versions} == {"1", "2", "5"}
         until(lambda: not alive(before))
-        assert states(server, "scale")["5"] == "READY"
+        until(lambda: states(server, "scale")["5"] == "READY")
         assert once(server)[1]["model_version"] == "1"  # that of the graph
         assert models(server, "rollback", "scale").returncode == 0
         assert version_of(once(server)[1]) == "2"

@@ -82,6 +82,7 @@ def test_a_broken_version_changes_nothing_and_is_told_once(repository: Repositor
         assert callers.failures == []
         reason = index(server)["2"]["reason"]
         assert reason
+        until(lambda: states(server) == {"1": "UNAVAILABLE", "2": "UNAVAILABLE", "3": "READY"})
         assert models(server, "list").stdout.count("UNAVAILABLE") == 2
         assert server.log().count("version 2 cannot be served") == 1
 
@@ -184,7 +185,7 @@ def test_labels_weights_promotion_and_rollback(repository: Repository) -> None:
         assert models(server, "label", "m", "canary", "--remove").returncode == 0
         assert models(server, "rollback", "m").returncode == 0
         assert once(server)[1]["model_version"] == "1"
-        assert states(server) == {"1": "READY", "2": "UNAVAILABLE"}
+        until(lambda: states(server) == {"1": "READY", "2": "UNAVAILABLE"})
         wrong = models(server, "promote", "m", "9")
         assert (wrong.returncode, wrong.stderr) == (1, "error: m has no version '9'\n")
 

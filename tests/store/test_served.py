@@ -58,7 +58,7 @@ def test_what_a_store_does_changes_only_what_it_should(s3: S3, bucket: str, tmp_
             callers.wait("3")
         assert callers.failures == []
         assert set(callers.versions) == {"1", "3"}
-        assert states(server)["3"] == "READY"
+        until(lambda: states(server)["3"] == "READY")
         s3.stop()
         assert once(server)[0] == 200
         assert server.stop() == 0
