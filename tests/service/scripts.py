@@ -124,7 +124,7 @@ class BackgroundCall:
         return self._result
 
 
-def until(true: Callable[[], object], what: str, timeout: float = 20) -> None:
+def until(true: Callable[[], object], what: str, timeout: float = 40) -> None:
     """Waits until ``true()`` is true."""
     pause = threading.Event()
     deadline = time.monotonic() + timeout

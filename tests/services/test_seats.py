@@ -251,7 +251,7 @@ def test_a_drain_with_all_seats_taken_lets_them_end(executor: str, tmp_path: Pat
         taken = [seats.begin(f"taken-{n}", upto=400) for n in range(15)]
         taken.append(seats.begin("gate", upto=3, fault="gate"))
         server.send_signal(signal.SIGTERM)
-        seats.wait_for(lambda: not server.is_ready())
+        until(lambda: not server.is_ready(), "the begin of the drain")
         (tmp_path / "gate").write_bytes(b"")
         for connection, response in taken:
             response.read()  # to its end
