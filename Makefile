@@ -17,6 +17,7 @@ PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketi
 # measured (`alone`), and fewer where one test uses every core.
 PAIRS  := -n 2 --dist worksteal
 THREES := -n 3 --dist worksteal
+FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 # The files with such tests: to import all the others takes half of the time of starting to test. A
@@ -78,7 +79,7 @@ demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show th
 	$(BIN)/python examples/ocr/demo.py
 
 # `make check` runs those of the floors and the documents.
-test: $(READY) ## pure and engine tests (two to four minutes)
+test: $(READY) ## pure and engine tests (six minutes on two cores)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers and not long" --ignore tests/examples \
 		--ignore tests/test_floors.py --ignore tests/test_docs.py
 
@@ -102,12 +103,12 @@ test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3
 			--ignore tests/examples --ignore tests/paddle || exit 1; \
 	done
 
-test-real: $(READY) ## real services as processes, real models, real clients (five to eight minutes)
-	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law and not faults" $(MARKED)
+test-real: $(READY) ## real services as processes, real models, real clients (in the gate a quarter of an hour)
+	$(BIN)/python -m pytest $(FOURS) -m "($(REAL)) and not alone and not law and not faults" $(MARKED)
 	$(BIN)/python -m pytest -m "($(REAL)) and alone and not faults" $(ALONE)
 
-test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
-	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/faults tests/attacks
+test-faults: $(READY) ## break things on purpose, with real processes (in the gate six minutes)
+	$(BIN)/python -m pytest $(THREES) -m "($(FAULTS)) and not alone" tests/faults tests/attacks
 	$(BIN)/python -m pytest -m "($(FAULTS)) and alone" tests/faults tests/attacks
 
 swaps: $(READY) ## change a model 100 times under load, half of the versions broken (half an hour)
