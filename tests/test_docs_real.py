@@ -65,7 +65,7 @@ class Reader:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=40,
+            timeout=100,
             check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
@@ -143,11 +143,36 @@ def test_the_examples_print_the_documents_output(document: Path, section: str, t
                 _make_files(reader, block)
 
 
+_made: dict[tuple[Block, str], dict[str, bytes]] = {}
+"""What each command of ``_make_files`` has made, once for all sections."""
+
+
 def _make_files(reader: Reader, block: Block) -> None:
     """Run those commands of another section that create files: ``python make_….py``."""
     for command in commands_of(block):
-        if command.line.startswith("python make_"):
+        if not command.line.startswith("python make_"):
+            continue
+        made = _made.get((block, command.line))
+        if made is None:
+            before = _files_in(reader)
             reader.type(command.line)
+            after = _files_in(reader)
+            made = {name: text for name, text in after.items() if before.get(name) != text}
+            _made[block, command.line] = made
+        for name, text in made.items():
+            (reader.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (reader.folder / name).write_bytes(text)
+
+
+def _files_in(reader: Reader) -> dict[str, bytes]:
+    """The files in its folder, without those that the document has."""
+    found = [each for each in reader.folder.rglob("*") if each.is_file()]
+    names = {str(each.relative_to(reader.folder)): each for each in found}
+    return {
+        name: each.read_bytes()
+        for name, each in names.items()
+        if name not in reader.files and "__pycache__" not in each.parts
+    }
 
 
 @pytest.mark.timeout(300)
