@@ -68,8 +68,11 @@ def test_concurrent_good_and_bad_requests_get_their_answers() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(
     "config",
-    [TWO, f'{ENGINES} 2, "dag": {{"is_thread_op": False}}', '"dag": {"is_thread_op": False}'],
-    ids=["threads", "processes", "one engine"],
+    [
+        pytest.param(TWO, id="threads", marks=pytest.mark.long),
+        pytest.param(f'{ENGINES} 2, "dag": {{"is_thread_op": False}}', id="processes"),
+        pytest.param('"dag": {"is_thread_op": False}', id="one engine", marks=pytest.mark.long),
+    ],
 )
 async def test_a_rolling_restart_under_load_loses_no_request(tmp_path: Path, config: str) -> None:
     with running(two_services(tmp_path, config)) as server:

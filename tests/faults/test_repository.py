@@ -73,7 +73,12 @@ def repository(tmp_path: Path) -> Repository:
 
 THREE = {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}
 BOTH = pytest.mark.parametrize(
-    "server", [{}, THREE], indirect=True, ids=["one engine", "three engines"]
+    "server",
+    [
+        pytest.param({}, id="one engine", marks=pytest.mark.long),
+        pytest.param(THREE, id="three engines"),
+    ],
+    indirect=True,
 )
 
 
@@ -136,7 +141,16 @@ BROKEN: dict[str, Callable[[Repository, int], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        # ``test_swaps`` has these, too.
+        pytest.param(each, marks=pytest.mark.long)
+        if each in ("truncated", "another signature")
+        else each
+        for each in BROKEN
+    ],
+)
 def test_a_broken_version_leaves_what_serves(
     repository: Repository, server: ServiceProcess, kind: str
 ) -> None:

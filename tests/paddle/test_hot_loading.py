@@ -236,7 +236,13 @@ def test_processes_that_run_the_program_again_share_the_copies(tmp_path: Path) -
     assert [*(tmp_path / "copies").glob("penstock-*")] == []
 
 
-@pytest.mark.parametrize("kind", KINDS[1:3], ids=["processes", "engines"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(KINDS[1], id="processes", marks=pytest.mark.long),
+        pytest.param(KINDS[2], id="engines"),
+    ],
+)
 def test_engines_that_replace_others_take_models_anew(tmp_path: Path, kind: dict[str, str]) -> None:
     """Also what is touched while they start. They have the service's protocols, too."""
     folder = tmp_path / "uci"
@@ -339,7 +345,13 @@ def test_penstock_serve_takes_no_model_anew_unless_told_to(tmp_path: Path) -> No
         assert "taken anew" not in server.log()
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[3]], ids=["threads", "engines with processes"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(KINDS[0], id="threads"),
+        pytest.param(KINDS[3], id="engines with processes", marks=pytest.mark.long),
+    ],
+)
 def test_the_monitor_updates_a_server_under_load(tmp_path: Path, kind: dict[str, str]) -> None:
     """By the command line of the original's document, with a Hadoop client of this machine."""
     remote, client = tmp_path / "remote", tmp_path / "hadoop"

@@ -38,6 +38,7 @@ def test_every_answer_conforms_to_the_description(script: str) -> None:
         assert "please report this" not in server.log()
 
 
+@pytest.mark.long
 def test_no_route_answers_without_a_key_or_in_a_way_that_is_not_described() -> None:
     key = new_key()
     with running(HERE / "service.py", environment=asking_for(key)) as server:

@@ -77,8 +77,15 @@ def first_output(server: ServiceProcess, path: str) -> float | int:
     return float(answer.json()["outputs"][0]["data"][0])
 
 
-@pytest.mark.parametrize("config", [ONE, THREE], ids=["one engine", "three engines"])
-@pytest.mark.parametrize("executor", ["process", "thread"])
+@pytest.mark.parametrize(
+    ("executor", "config"),
+    [
+        pytest.param("process", THREE, id="process-three engines"),
+        pytest.param("thread", ONE, id="thread-one engine"),
+        pytest.param("process", ONE, id="process-one engine", marks=pytest.mark.long),
+        pytest.param("thread", THREE, id="thread-three engines", marks=pytest.mark.long),
+    ],
+)
 def test_models_come_and_go_and_every_protocol_follows(
     tmp_path: Path, executor: str, config: str
 ) -> None:

@@ -223,30 +223,43 @@ def starting(text: str) -> str:
     [
         {
             "SyntaxError: ": {"before": "def ("},
-            "ModuleNotFoundError: No module named 'nowhere'": {"before": "import nowhere"},
-            "with exit status 3": {"before": "raise SystemExit(3)"},
-            "with exit status 0": {"before": "raise SystemExit"},
-            "killed by SIGSEGV": {"before": "import os; os.kill(os.getpid(), 11)"},
-        },
-        {
             "no such file: model": {"hooks": starting('raise OSError("no such file: model")')},
-            "(SIGKILL)": {"hooks": starting("import os; os.kill(os.getpid(), 9)")},
-            "start_timeout": {
-                "hooks": starting(HANG),
-                "config": f'{TWO_WITH_PROCESSES}, "start_timeout": 1',
-            },
-        },
-        {
-            "concurrencies": {"config": TWO_WITH_PROCESSES.replace("concurrency", "concurrencies")},
             "the number of engines is 3, and the running service has 2": {
                 "config": TWO_WITH_PROCESSES.replace('"worker_num":  2', '"worker_num": 3')
             },
-            "admin_port is 0, and the running service has None": {
-                "config": f'{TWO_WITH_PROCESSES}, "admin_port": 0'
-            },
         },
+        pytest.param(
+            {
+                "ModuleNotFoundError: No module named 'nowhere'": {"before": "import nowhere"},
+                "with exit status 3": {"before": "raise SystemExit(3)"},
+                "with exit status 0": {"before": "raise SystemExit"},
+                "killed by SIGSEGV": {"before": "import os; os.kill(os.getpid(), 11)"},
+            },
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {
+                "(SIGKILL)": {"hooks": starting("import os; os.kill(os.getpid(), 9)")},
+                "start_timeout": {
+                    "hooks": starting(HANG),
+                    "config": f'{TWO_WITH_PROCESSES}, "start_timeout": 1',
+                },
+            },
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {
+                "concurrencies": {
+                    "config": TWO_WITH_PROCESSES.replace("concurrency", "concurrencies")
+                },
+                "admin_port is 0, and the running service has None": {
+                    "config": f'{TWO_WITH_PROCESSES}, "admin_port": 0'
+                },
+            },
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["programs", "models", "settings"],
+    ids=["one of each", "programs", "models", "settings"],
 )
 def test_a_script_that_does_not_start_changes_nothing(
     tmp_path: Path, broken: dict[str, dict[str, str]]

@@ -56,7 +56,7 @@ THREE = {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}
 KINDS = pytest.mark.parametrize(
     ("more", "environment"),
     [
-        pytest.param("", {}, id="process"),
+        pytest.param("", {}, id="process", marks=pytest.mark.long),
         pytest.param(", executor='thread'", {}, id="thread", marks=pytest.mark.long),
         pytest.param("", THREE, id="process, three engines", marks=pytest.mark.long),
         pytest.param(", executor='thread'", THREE, id="thread, three engines"),

@@ -51,7 +51,7 @@ class Streams:
             assert len([*stream(self.url("/count"), {"upto": 1})]) == 1
 
 
-@pytest.fixture(scope="module", params=["thread", "process"])
+@pytest.fixture(scope="module", params=["thread", pytest.param("process", marks=pytest.mark.long)])
 def streams(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Streams]:
