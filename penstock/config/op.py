@@ -186,7 +186,8 @@ class LocalServiceConfig(Section):
     thread_num: Workers | None = Field(
         default=None,
         description="CPU threads of one run of the model. Without the key: 2, but no more than"
-        " the number of CPUs, which worker processes of an op share; at least 1.",
+        " the number of CPUs, which worker processes of an op share; at least 1. With"
+        " `executor: ray` the whole part of `ray.num_cpus`, or 1.",
     )
     device_type: Annotated[int, Field(ge=-1, le=6)] = Field(
         default=-1,

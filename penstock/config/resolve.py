@@ -166,9 +166,7 @@ def resolve_op(
     if thread_num is None:
         # More threads than CPUs gain nothing: a model of two threads on one core took a fifth more
         # CPU time a request than with one thread.
-        thread_num = (
-            _threads(entry, concurrency, cpus) if place.own_processes else min(_THREADS, cpus)
-        )
+        thread_num = _threads(entry, place, concurrency, cpus)
     client_type = source("client_type").client_type
     remote = _remote(
         name, source("server_endpoints"), client_type, entry, source("client_config"), fetch_list
@@ -337,10 +335,14 @@ def _tls(where: str, entry: OpConfig, possible: bool) -> Tls | None:
     )
 
 
-def _threads(entry: OpConfig, workers: int, cpus: int) -> int:
-    """The threads of a worker process's model: all workers together use at most the number of
-    CPUs.
+def _threads(entry: OpConfig, place: ExecutorKind, workers: int, cpus: int) -> int:
+    """The threads of a model: worker processes together use at most the number of CPUs, and one
+    that Ray places those that it is given.
     """
+    if place.name == "ray":
+        return max(1, int(entry.ray.num_cpus))
+    if not place.own_processes:
+        return min(_THREADS, cpus)
     if sets := entry.cpus:
         sharing = -(-workers // len(sets))
         each = min(len(each) for each in sets) // sharing

@@ -121,7 +121,7 @@ def settled(
     why = [] if missing is None else [missing]
     for tried in _places(options, at_once_cpu=missing is not None):
         problems = model_problems(tried)
-        placement = [each for each in problems if each.key in _PLACEMENT]
+        placement = [each for each in problems if each.key in PLACEMENT]
         if not placement:
             break
         why += map(named, placement[: not why])
@@ -136,7 +136,8 @@ def settled(
     return tried, f"runs {place}, as missing_device: cpu allows: {because}"
 
 
-_PLACEMENT: Final = ("device_type", "devices")
+PLACEMENT: Final = ("device_type", "devices")
+"""Keys whose problems depend on the machine that opens the model."""
 _NUMBERS: Final = ("precision", "use_calib")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from penstock.repository.layout import EXAMPLES
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model, read_client_conf
-from penstock.runtimes.options import settled
+from penstock.runtimes.options import PLACEMENT, settled
 from penstock.runtimes.prototxt import ModelConf
 from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 from penstock.service.affinity import ONLY, show_only
@@ -85,13 +85,23 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
         return []
     if isinstance(model, LocalServiceHandler):
         where = f"constructor of op {op.name}: local_service_handler"
-        return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
+        problems = _of_this_machine(options, model.problems())
+        return [f"{where}: {each.key}: {each.text}" for each in problems]
     return [
         f"model of op {op.name}: {each.text}"
         if each.key == "model_config" and model.path == str(op.model_path)
         else _placed(op, loaded, each)
-        for each in model_problems(model)
+        for each in _of_this_machine(options, model_problems(model))
     ]
+
+
+def _of_this_machine(
+    options: OpOptions, problems: Iterable[OptionProblem]
+) -> Iterator[OptionProblem]:
+    """Without those of the GPU, if another machine opens the model, which may have it."""
+    for each in problems:
+        if not (options.executor.elsewhere and each.key in PLACEMENT):
+            yield each
 
 
 def _placed(op: Op, loaded: Loaded, problem: OptionProblem) -> str:
@@ -110,11 +120,15 @@ def on_this_machine(op: Op, options: OpOptions, loaded: Loaded) -> tuple[OpOptio
     note = None
     if config.missing_device == "error":
         return options, None
+    elsewhere = options.executor.elsewhere  # then its worker's machine decides, at the opening
     if isinstance(source, LocalServiceHandler):
-        source.options, note = settled(replace(source.options, missing_device="cpu"))
+        source.options = replace(source.options, missing_device="cpu")
+        if not elsewhere:
+            source.options, note = settled(source.options)
     elif isinstance(source, ModelOptions):
-        named = partial(_placed, op, loaded)
-        model, note = settled(replace(source, missing_device="cpu"), named=named)
+        model = replace(source, missing_device="cpu")
+        if not elsewhere:
+            model, note = settled(model, named=partial(_placed, op, loaded))
         options = replace(options, model=model)
     return options, note and f"op {op.name!r} {note}"
 

@@ -12,12 +12,17 @@ from penstock.executors.ray.link import COMMAND, Holder, label_of
 from penstock.executors.workers.pool import NoWorkerError
 
 
-def try_clusters(options: Iterable[OpOptions], command: tuple[str, ...] = COMMAND) -> list[str]:
+def try_clusters(
+    options: Iterable[OpOptions],
+    command: tuple[str, ...] = COMMAND,
+    timeout: float | None = None,
+) -> list[str]:
     """Connect to each cluster that is not started by the service itself.
 
     Args:
         options: the options of all ops.
         command: the program that talks to Ray.
+        timeout: seconds for a cluster to answer; None is no limit.
 
     Returns:
         Warnings: ops whose workers have room on no node, which may come later.
@@ -26,10 +31,13 @@ def try_clusters(options: Iterable[OpOptions], command: tuple[str, ...] = COMMAN
         StartupError: a cluster cannot be used: it does not answer, or has other versions.
     """
     of_ray = [each for each in options if each.executor.name == "ray"]
-    return asyncio.run(_try([each for each in of_ray if each.ray.address is not None], command))
+    there = [each for each in of_ray if each.ray.address is not None]
+    return asyncio.run(_try(there, command, timeout))
 
 
-async def _try(options: list[OpOptions], command: tuple[str, ...]) -> list[str]:
+async def _try(
+    options: list[OpOptions], command: tuple[str, ...], timeout: float | None
+) -> list[str]:
     holders: dict[str, Holder] = {}
     warnings = []
     try:
@@ -38,7 +46,7 @@ async def _try(options: list[OpOptions], command: tuple[str, ...]) -> list[str]:
             key = json.dumps(given, sort_keys=True)
             if key not in holders:
                 loop = asyncio.get_running_loop()
-                holders[key] = Holder(loop, label_of(each.ray.address), given, command)
+                holders[key] = Holder(loop, label_of(each.ray.address), given, command, timeout)
             try:
                 text = await holders[key].what_no_node_has(each.ray.wants)
             except NoWorkerError as error:

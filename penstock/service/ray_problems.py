@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from math import ceil
 
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.executors.ray.options import USUAL
+from penstock.runtimes.options import CPU
 
 
 def problems_of_ray(options: OpOptions, config: ServiceConfig) -> Iterator[Problem]:
@@ -28,3 +30,26 @@ def problems_of_ray(options: OpOptions, config: ServiceConfig) -> Iterator[Probl
             " machine: auto, after `ray start --head`"
         )
         yield Problem(path=(*path, "ray", "address"), text=text)
+    yield from _problems_of_gpus(options)
+
+
+def _problems_of_gpus(options: OpOptions) -> Iterator[Problem]:
+    """Ray shows a worker only the GPUs that it gives it, as 0 and so on, and gives them to others
+    if it is told of none.
+    """
+    model, gpus = options.model, options.ray.num_gpus
+    if model is None or not model.devices or model.device_type == CPU:
+        return
+    path = ("op", options.name)
+    if not gpus:
+        text = "must be set: the model is on a GPU, which Ray would also give to others"
+        yield Problem(path=(*path, "ray", "num_gpus"), text=text)
+        return
+    seen = ceil(gpus)
+    if any(each.isdecimal() and int(each) >= seen for each in model.devices):
+        last = "" if seen == 1 else f" to {seen - 1}"
+        text = (
+            f"a worker sees only the GPUs that Ray gives it (ray.num_gpus is {gpus:g}), with the"
+            f" ids 0{last}"
+        )
+        yield Problem(path=(*path, "local_service_conf", "devices"), text=text)

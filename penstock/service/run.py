@@ -102,7 +102,8 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
         known = Credentials(config.security)
         warnings = [f"  warning  {each}" for each in callers_without_key(config, known)]
     options = [each for graph in deployment.graphs for each in graph.options]
-    found = [*_try_clusters(options), *_try_store(config)]
+    limit = config.start_timeout or None
+    found = [*_try_clusters(options, limit), *_try_store(config)]
     places = [f"  warning  {each}" for each in found]
     inside = deployment.in_threads()
     loaded = load(inside)
@@ -111,12 +112,12 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
     return [*check_reports(deployment, loaded.options), *loaded.batching_lines, *warnings, *places]
 
 
-def _try_clusters(options: list[OpOptions]) -> list[str]:
+def _try_clusters(options: list[OpOptions], timeout: float | None) -> list[str]:
     if not any(each.executor.name == "ray" for each in options):
         return []
     from penstock.service.ray_check import try_clusters
 
-    return try_clusters(options)
+    return try_clusters(options, timeout=timeout)
 
 
 def _try_store(config: ServiceConfig) -> Sequence[str]:

@@ -83,17 +83,22 @@ def cluster(
     nodes: int = 2,
     cpus: int = 1,
     head: str = "127.0.0.1",
+    nodes_at: str = "127.0.0.1",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """Start a cluster, and end it.
 
     Args:
-        nodes: their number, without the head; all are at 127.0.0.1.
+        nodes: their number, without the head.
         cpus: of each.
         head: its address. A program at 127.0.0.1 uses the head as its node if it is there.
+        nodes_at: the address of all of them.
         environment: more variables of all its processes.
     """
-    arguments = ("--nodes", str(nodes), "--cpus", str(cpus), "--head", head)
+    arguments = (
+        *("--nodes", str(nodes), "--cpus", str(cpus)),
+        *("--head", head, "--nodes-at", nodes_at),
+    )
     command = [sys.executable, "-m", "tests.kit.ray_cluster", *arguments]
     pipe = subprocess.PIPE
     variables = {**os.environ, **(environment or {})}
@@ -113,7 +118,7 @@ def cluster(
 class _Made:
     """The cluster, in the program of its own."""
 
-    def __init__(self, nodes: int, cpus: int, head: str) -> None:
+    def __init__(self, nodes: int, cpus: int, head: str, nodes_at: str) -> None:
         from ray.cluster_utils import Cluster as RayCluster
 
         self._head = {
@@ -123,7 +128,7 @@ class _Made:
             "object_store_memory": STORE,
             "include_dashboard": False,
         }
-        self._node = {"num_cpus": cpus, "object_store_memory": STORE}
+        self._node = {"num_cpus": cpus, "object_store_memory": STORE, "node_ip_address": nodes_at}
         self._made = RayCluster(initialize_head=True, head_node_args=self._head)
         self._nodes = [self._made.add_node(wait=False, **self._node) for _ in range(nodes)]
         self._made.wait_for_nodes()
@@ -157,13 +162,36 @@ class _Made:
         return [found, *found.children(recursive=True)]
 
 
+def join(address: str, at: str) -> None:
+    """In a program of its own, which needs nothing else: be a node with one CPU, until its standard
+    input ends.
+
+    Args:
+        address: of the cluster's head.
+        at: the node's address.
+    """
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    given = {"node_ip_address": at, "num_cpus": 1, "num_gpus": 0, "object_store_memory": STORE}
+    ports = {"min_worker_port": 0, "max_worker_port": 0}
+    Node(RayParams(gcs_address=address, **given, **ports), head=False, spawn_reaper=True)
+    sys.stdin.read()
+
+
 def _main() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--cpus", type=int)
     parser.add_argument("--head")
-    made = _Made(**vars(parser.parse_args()))
+    parser.add_argument("--nodes-at")
+    parser.add_argument("--join", nargs=2)
+    given = vars(parser.parse_args())
+    if (joined := given.pop("join")) is not None:
+        join(*joined)
+        return
+    made = _Made(**given)
     print(json.dumps({"address": made.address}), flush=True)
     for line in sys.stdin:
         made.do(json.loads(line))

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.real
 
 FAKE = (sys.executable, "-m", "tests.executors.ray.fake_holder")
 
+SILENT = (sys.executable, "-c", "import time; time.sleep(60)")
+
 
 def options_of(*ray: dict[str, Any]) -> list[Any]:
     """The options of a service whose ops have these keys ``ray``."""
@@ -43,6 +45,11 @@ def test_each_op_is_compared_with_the_nodes_of_its_cluster() -> None:
 def test_a_cluster_that_cannot_be_used_is_an_error() -> None:
     with pytest.raises(StartupError, match=r"op 'op0': Ray at .* cannot be used"):
         try_clusters(options_of({"address": "127.0.0.1:1"}))
+
+
+def test_a_cluster_that_does_not_answer_is_an_error() -> None:
+    with pytest.raises(StartupError, match=r"op 'op0': .*it has not answered for 0\.05 s"):
+        try_clusters(options_of({"address": "127.0.0.1:1"}), SILENT, 0.05)
 
 
 def test_nothing_is_started_without_such_ops() -> None:

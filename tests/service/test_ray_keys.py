@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.errors import ConfigError
 from penstock.executors.ray.options import RayOptions
 from penstock.service import ray_problems
 from penstock.service.server import prepared
+from tests.kit.onnx_models import scale
 from tests.service.in_process import blueprint_of, root
 
 
@@ -71,3 +73,33 @@ def test_several_engines_do_not_start_a_cluster_each() -> None:
     with pytest.raises(ConfigError, match=r"op\.work\.ray\.address: must be set with several eng"):
         blueprint(top)
     blueprint(top, ray={"address": "auto"})
+
+
+class OfModel(Op):
+    """Runs a model."""
+
+
+def blueprint_of_model(ray: dict[str, Any], top: dict[str, Any] | None = None, **conf: Any) -> Any:
+    entry = {"executor": "ray", "ray": ray, "local_service_conf": conf}
+    return blueprint_of(OfModel("work", input_ops=[root()]), {"op": {"work": entry}, **(top or {})})
+
+
+@pytest.mark.parametrize("top", [{}, {"missing_device": "cpu"}])
+def test_the_gpu_of_a_model_is_one_of_its_nodes(tmp_path: Path, top: dict[str, Any]) -> None:
+    path = str(scale(tmp_path / "model.onnx", 2))
+    (options,) = blueprint_of_model({"num_gpus": 0.5}, top, model_config=path, devices="0").options
+    assert options.model.devices == ("0",), "whether this machine has one or not"
+    (options,) = blueprint_of_model({"num_gpus": 2}, top, model_config=path, devices="1").options
+    assert options.model.missing_device == top.get("missing_device", "error")
+
+
+def test_a_gpu_of_which_ray_does_not_know_is_refused(tmp_path: Path) -> None:
+    path = str(scale(tmp_path / "model.onnx", 2))
+    with pytest.raises(ConfigError, match=r"op\.work\.ray\.num_gpus: must be set: the model is on"):
+        blueprint_of_model({}, model_config=path, devices="0")
+    with pytest.raises(ConfigError, match=r"conf\.devices: a worker sees only .* the ids 0$"):
+        blueprint_of_model({"num_gpus": 0.5}, model_config=path, devices="0,1")
+    with pytest.raises(ConfigError, match=r"num_gpus is 2\), with the ids 0 to 1$"):
+        blueprint_of_model({"num_gpus": 2}, model_config=path, devices="3")
+    blueprint_of_model({}, model_config=path, devices="0", device_type=0)
+    blueprint_of_model({}, model_config=path)

@@ -51,7 +51,8 @@ class RayExecutor(ElsewhereExecutor):
         self._holder: Holder | None = None
 
     async def start(self) -> None:
-        self._holder = holder = _acquire(self._key, self._given, self._command)
+        timeout = self._supervision.start_timeout
+        self._holder = holder = _acquire(self._key, self._given, self._command, timeout)
         try:
             try:
                 address = await holder.address()
@@ -91,10 +92,13 @@ class RayExecutor(ElsewhereExecutor):
             await _release(self._key)
 
 
-def _acquire(key: _Key, given: dict[str, Any], command: tuple[str, ...]) -> Holder:
+def _acquire(
+    key: _Key, given: dict[str, Any], command: tuple[str, ...], timeout: float | None
+) -> Holder:
     """The holder for these arguments, which the engine's ops share."""
     if key not in _holders:
-        _holders[key] = _Shared(Holder(key[0], label_of(given["address"]), given, command))
+        label = label_of(given["address"])
+        _holders[key] = _Shared(Holder(key[0], label, given, command, timeout))
     shared = _holders[key]
     shared.users += 1
     return shared.holder

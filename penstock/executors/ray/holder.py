@@ -221,7 +221,7 @@ def reason(error: BaseException) -> str:
         error = cause
     text = _in_one_line(error)
     # Ray says only that it cannot connect, and hides why: other versions, a missing token.
-    if error.__cause__ is not None:
+    if error.__cause__ is not None and str(error.__cause__) not in str(error):
         text = f"{text}: {_in_one_line(error.__cause__)}"
     return text[:1000]
 
@@ -252,6 +252,20 @@ def is_there(address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), _ASK_TIMEOUT).close()
         except OSError as error:
             raise OSError(f"nothing answers at {address}: {error}") from None
+
+
+def check_keys(runtime_env: Mapping[str, Any]) -> None:
+    """Refuse keys of ``runtime_env`` that Ray would ignore.
+
+    Raises:
+        ValueError: it has some.
+    """
+    from ray.runtime_env import RuntimeEnv
+
+    unknown = sorted(set(runtime_env) - RuntimeEnv.known_fields)
+    if unknown and not os.environ.get("RAY_RUNTIME_ENV_PLUGINS"):  # which bring keys of their own
+        known = ", ".join(sorted(each for each in RuntimeEnv.known_fields if each[0] != "_"))
+        raise ValueError(f"runtime_env has unknown keys: {', '.join(unknown)}; Ray has {known}")
 
 
 def _task(reference: Any) -> asyncio.Task[Any]:
@@ -286,6 +300,7 @@ def main() -> None:
             is_there(given["address"])
         import ray
 
+        check_keys(given["runtime_env"])
         ray.init(
             address="local" if local else given["address"],
             namespace=given["namespace"],

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.executors.workers.places import Lack
-from penstock.executors.workers.pool import NoWorkerError
+from penstock.executors.workers.pool import LOG_AFTER, NoWorkerError
 
 _log = logging.getLogger(__name__)
 
@@ -75,11 +75,13 @@ class _Process:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self, command: Sequence[str], given: Mapping[str, Any]) -> None:
+    async def start(
+        self, command: Sequence[str], given: Mapping[str, Any], timeout: float | None
+    ) -> None:
         """Start it; returns when it has a cluster.
 
         Raises:
-            NoWorkerError: it has none, with the reason.
+            NoWorkerError: it has none within so many seconds, with the reason.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -99,7 +101,7 @@ class _Process:
             raise
         try:
             self.tell(given)
-            told = await self._next()
+            told = await self._answer(timeout)
             if "ready" not in told:
                 why = told.get("failed", "the process that talks to it has ended")
                 raise NoWorkerError(f"{self._label} cannot be used: {why}")
@@ -151,6 +153,24 @@ class _Process:
             await process.wait()
         if self._reading is not None:
             await self._reading
+
+    async def _answer(self, timeout: float | None) -> dict[str, Any]:
+        """What it tells first; meanwhile the log has that it takes long."""
+        answer = self.loop.create_task(self._next())
+        taken, log_at = 0.0, LOG_AFTER
+        try:
+            while True:
+                until = log_at if timeout is None else min(log_at, timeout)
+                if (await asyncio.wait({answer}, timeout=until - taken))[0]:
+                    return answer.result()
+                taken = until
+                if taken == timeout:
+                    why = f"it has not answered for {taken:g} s (start_timeout)"
+                    raise NoWorkerError(f"{self._label} cannot be used: {why}")
+                log_at *= 2
+                _log.warning("%s has not answered for %.0f s", self._label, taken)
+        finally:
+            answer.cancel()
 
     async def _next(self) -> dict[str, Any]:
         assert self._reader is not None
@@ -218,6 +238,7 @@ class Holder:
         label: what messages call the cluster.
         given: the arguments of ``ray.init`` that the configuration has.
         command: the program, without its arguments.
+        timeout: seconds for the cluster to answer; None is no limit.
     """
 
     def __init__(
@@ -226,11 +247,13 @@ class Holder:
         label: str,
         given: Mapping[str, Any],
         command: Sequence[str] = COMMAND,
+        timeout: float | None = None,
     ) -> None:
         self.label = label
         self._loop = loop
         self._given = given
         self._command = command
+        self._timeout = timeout
         self._process: _Process | None = None
         self._starting: asyncio.Task[_Process] | None = None
         self._failed: tuple[float, NoWorkerError] | None = None  # until when, and why
@@ -306,7 +329,7 @@ class Holder:
     async def _start(self) -> _Process:
         process = _Process(self._loop, self.label)
         try:
-            await process.start(self._command, self._given)
+            await process.start(self._command, self._given, self._timeout)
         except (NoWorkerError, OSError) as error:
             failed = error if isinstance(error, NoWorkerError) else NoWorkerError(str(error))
             self._failed = (self._loop.time() + self._pause, failed)

@@ -28,6 +28,9 @@ def main() -> None:
             return
         case "dies":
             return
+        case "hangs":
+            file.read()
+            return
         case "talks":
             file.write("no JSON\n")
             return

@@ -14,7 +14,7 @@ import pytest
 from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.ray import actor
 from penstock.executors.ray.actor import Host
-from penstock.executors.ray.holder import NoPlaceError, is_there, missing, reason
+from penstock.executors.ray.holder import NoPlaceError, check_keys, is_there, missing, reason
 from penstock.version import VERSION
 from tests.executors.elsewhere.workers import OPENING
 
@@ -72,6 +72,20 @@ def test_an_error_of_ray_is_one_line() -> None:
     hidden = ConnectionError("Failed to connect")
     hidden.__cause__ = RuntimeError(stack)
     assert reason(hidden) == "ConnectionError: Failed to connect: RuntimeError: OSError: no file"
+
+
+def test_a_cause_that_the_error_repeats_is_told_once() -> None:
+    error = RuntimeError("Failed to upload: Package size exceeds")
+    error.__cause__ = ValueError("Package size exceeds")
+    assert reason(error) == "RuntimeError: Failed to upload: Package size exceeds"
+
+
+def test_keys_of_runtime_env_that_ray_ignores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_keys({"working_dir": ".", "env_vars": {}, "pip": []})
+    with pytest.raises(ValueError, match=r"unknown keys: workin_dir; Ray has .*working_dir"):
+        check_keys({"workin_dir": "."})
+    monkeypatch.setenv("RAY_RUNTIME_ENV_PLUGINS", "[]")
+    check_keys({"workin_dir": "."})
 
 
 def test_a_head_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ FAKE = (sys.executable, "-m", "tests.executors.ray.fake_holder")
 
 
 @asynccontextmanager
-async def holder(address: str = "auto") -> AsyncIterator[Holder]:
-    made = Holder(asyncio.get_running_loop(), "Ray at x", {"address": address}, FAKE)
+async def holder(address: str = "auto", timeout: float | None = None) -> AsyncIterator[Holder]:
+    made = Holder(asyncio.get_running_loop(), "Ray at x", {"address": address}, FAKE, timeout)
     try:
         yield made
     finally:
@@ -122,6 +122,17 @@ async def test_without_a_cluster_there_is_a_reason_and_a_pause(address: str, why
         with pytest.raises(NoWorkerError, match=why) as caught:
             await made.address()
         assert {str(caught.value)} == texts, "another one has to wait"
+
+
+async def test_a_cluster_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link, "LOG_AFTER", 0.05)
+    async with holder("hangs", 0.1) as made:
+        why = r"Ray at x cannot be used: it has not answered for 0\.1 s \(start_timeout\)"
+        with pytest.raises(NoWorkerError, match=why):
+            await made.address()
+    assert [each.getMessage() for each in caplog.records] == ["Ray at x has not answered for 0 s"]
 
 
 async def test_after_the_pause_it_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
