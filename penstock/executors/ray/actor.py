@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -31,14 +33,20 @@ class Host:
 
     Args:
         version: of the engine's Penstock.
+        leave: ends this process, if the engine does not.
+        linger: seconds after the worker's end until then.
     """
 
-    def __init__(self, version: str) -> None:
+    def __init__(
+        self, version: str, leave: Callable[[], object] | None = None, linger: float = 60.0
+    ) -> None:
         if version != VERSION:
             raise RuntimeError(f"the node has Penstock {VERSION}, the service {version}")
         self._process: subprocess.Popen[bytes] | None = None
         self._started, self._ended = threading.Event(), threading.Event()
         self._how = ""
+        self._leave = leave or _leave
+        self._linger = linger
 
     def begin(self, opening: str, folder_is_here: bool) -> dict[str, Any]:
         """Start the worker; returns ``where`` it runs, for messages, and its ``node``.
@@ -105,6 +113,9 @@ class Host:
         self._how = _how_it_ended(process.wait())
         relay.finish(_LAST_OUTPUT)  # before the engine is told of the end
         self._ended.set()
+        # The engine ends the actor, if it can: a node that was cut off does not hear of it.
+        time.sleep(self._linger)
+        self._leave()
 
 
 def _node() -> dict[str, str]:
@@ -117,6 +128,11 @@ def _node() -> dict[str, str]:
 
 def _called(node: dict[str, str]) -> str:
     return f"node {node['id']} at {node['address']}"
+
+
+def _leave() -> None:
+    """End this process, so that Ray can give its place to others."""
+    signal.raise_signal(signal.SIGKILL)
 
 
 def _how_it_ended(code: int) -> str:

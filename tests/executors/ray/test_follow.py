@@ -12,6 +12,8 @@ import pytest
 
 from penstock.executors.ray.holder import Holder
 
+BEGUN = {"where": "node ab at 192.0.2.2, pid 2", "node": {"id": "ab"}}
+
 
 class ActorError(Exception):
     """What a call raises when its actor has ended."""
@@ -21,13 +23,13 @@ class Call:
     """A method of an actor; its calls end when told to."""
 
     def __init__(self) -> None:
-        self.calls: list[asyncio.Future[str]] = []
+        self.calls: list[asyncio.Future[Any]] = []
 
-    def remote(self, *arguments: Any) -> asyncio.Future[str]:
+    def remote(self, *arguments: Any) -> asyncio.Future[Any]:
         self.calls.append(asyncio.get_running_loop().create_future())
         return self.calls[-1]
 
-    def end(self, result: str | None = None) -> None:
+    def end(self, result: str | dict[str, Any] | None = None) -> None:
         for each in self.calls:
             if not each.done():
                 if result is None:
@@ -50,7 +52,7 @@ class Ray:
     """
 
     def __init__(self) -> None:
-        self.util = self
+        self.util = self._private = self.state = self
         self.actors: list[Actor] = []
         self.killed: list[Actor] = []
 
@@ -71,8 +73,8 @@ class Ray:
         for each in (actor.begin, actor.wait, actor.kill):
             each.end()
 
-    def available_resources(self) -> dict[str, float]:
-        return {"CPU": 0.0}
+    def available_resources_per_node(self) -> dict[str, dict[str, float]]:
+        return {"ab": {"CPU": 0.0}}
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Resources": {"CPU": 1.0}, "Alive": True}]
@@ -161,9 +163,9 @@ async def test_an_actor_that_ends_before_its_worker_has_begun() -> None:
 async def test_a_worker_that_ends_at_once() -> None:
     async with Engine() as engine:
         engine.start()
-        (await engine.called("begin")).end("node ab, pid 2")
+        (await engine.called("begin")).end(BEGUN)
         (await engine.called("wait")).end("exit status 1")
-        assert await engine.told() == {"started": 1, "where": "node ab, pid 2"}
+        assert await engine.told() == {"started": 1, **BEGUN}
         assert await engine.told() == {"ended": 1, "how": "exit status 1"}
 
 
@@ -174,7 +176,7 @@ async def test_a_worker_is_killed_whether_its_node_answers_or_not(
     monkeypatch.setattr("penstock.executors.ray.holder._KILL_TIMEOUT", 0.01)
     async with Engine() as engine:
         engine.start()
-        (await engine.called("begin")).end("node ab, pid 2")
+        (await engine.called("begin")).end(BEGUN)
         await engine.called("wait")
         if not answers:
             engine.ray.kill = engine.ray.killed.append  # type: ignore[method-assign]
@@ -182,7 +184,7 @@ async def test_a_worker_is_killed_whether_its_node_answers_or_not(
         if answers:
             await engine.called("kill")
             engine.ray.actors[0].wait.end("signal SIGKILL")
-        assert await engine.told() == {"started": 1, "where": "node ab, pid 2"}
+        assert await engine.told() == {"started": 1, **BEGUN}
         how = "signal SIGKILL" if answers else "it was killed, and its node does not answer"
         assert await engine.told() == {"ended": 1, "how": how}
         for call in (engine.ray.actors[0].wait, engine.ray.actors[0].kill):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -125,8 +126,9 @@ def output_of(server: socket.socket) -> str:
 def test_the_worker_of_an_actor_ends_with_an_error_or_a_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    left = threading.Event().set  # the end of an actor would be that of this process
     with engine(monkeypatch) as (opening, server):
-        host = Host(VERSION)
+        host = Host(VERSION, left)
         wrong = replace(opening, program=replace(opening.program, folder="/no/such/folder"))
         begun = host.begin(wrong.encode().decode(), False)
         where = begun["where"]
@@ -136,15 +138,26 @@ def test_the_worker_of_an_actor_ends_with_an_error_or_a_signal(
         assert host.wait() == "exit status 1"
         assert output.startswith(f"secret{where}\nTraceback")
         assert output.endswith("No such file or directory: '/no/such/folder'\n")
-        other = Host(VERSION)
+        other = Host(VERSION, left)
         monkeypatch.setattr(actor, "_COMMAND", ("sleep", "60"))
         other.begin(opening.encode().decode(), False)
         other.kill()
         assert other.wait() == "signal SIGKILL"
-        lost = Host(VERSION)
+        lost = Host(VERSION, left)
         monkeypatch.setattr(actor, "_COMMAND", ("/no/such/program",))
         with pytest.raises(OSError, match="No such file"):
             lost.begin(opening.encode().decode(), False)
+
+
+@pytest.mark.real
+def test_an_actor_that_nobody_ends_ends_after_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = threading.Event()
+    with engine(monkeypatch) as (opening, _):
+        monkeypatch.setattr(actor, "_COMMAND", ("true",))
+        host = Host(VERSION, left.set, 0.0)
+        host.begin(opening.encode().decode(), False)
+        assert host.wait() == "exit status 0"
+        assert left.wait(30.0)
 
 
 def test_a_node_that_cannot_reach_the_service_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +167,7 @@ def test_a_node_that_cannot_reach_the_service_says_so(monkeypatch: pytest.Monkey
         f"node ab at 127.0.0.1 cannot connect to the service at 127.0.0.1:{opening.port}: .*refused"
     )
     with pytest.raises(OSError, match=text):
-        Host(VERSION).begin(opening.encode().decode(), False)
+        Host(VERSION, print).begin(opening.encode().decode(), False)
 
 
 PARENT = """
