@@ -53,8 +53,10 @@ def reduced(name: str, *names: str, load: Load | None = None) -> Scenario:
     [
         reduced("heads-http", "thread", load=http(2, "different")),
         pytest.param(reduced("heads-grpc", "process"), marks=pytest.mark.long, id="heads-grpc"),
-        reduced("graph-texts", "window of 2 ms"),
-        reduced("engines", "2 engines"),
+        pytest.param(
+            reduced("graph-texts", "window of 2 ms"), marks=pytest.mark.long, id="graph-texts"
+        ),
+        pytest.param(reduced("engines", "2 engines"), marks=pytest.mark.long, id="engines"),
         pytest.param(reduced("array", "2 process ops"), marks=pytest.mark.long, id="array"),
         reduced("client", "futures"),
     ],
