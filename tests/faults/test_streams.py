@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from penstock.testing.history import ClientHistory, Limits, check
-from tests.services.process import ServiceProcess, running
+from tests.services.process import KEPT, ServiceProcess, running
 
 pytestmark = pytest.mark.real
 
@@ -36,7 +36,9 @@ class Readers:
         self.history = ClientHistory()
         self.failures = 0
         self._random = random.Random(seed)
-        self._client = httpx.AsyncClient(base_url=server.http_url, timeout=60.0)
+        self._client = httpx.AsyncClient(
+            base_url=server.http_url, timeout=60.0, limits=httpx.Limits(keepalive_expiry=KEPT)
+        )
         self._numbers = iter(range(10**6))
 
     async def ask(self, *, dies: bool, upto: int | None = None) -> None:
@@ -101,7 +103,9 @@ async def test_each_answer_is_a_prefix_and_has_one_end(executor: str) -> None:
 
 async def test_a_drain_lets_answers_in_pieces_end() -> None:
     with running(SCRIPT, environment={"EXECUTOR": "thread"}) as server:
-        client = httpx.AsyncClient(base_url=server.http_url, timeout=60.0)
+        client = httpx.AsyncClient(
+            base_url=server.http_url, timeout=60.0, limits=httpx.Limits(keepalive_expiry=KEPT)
+        )
         body = {"key": 0, "upto": 3000}
         async with client.stream("POST", "/typed", json=body, headers=LINES) as answer:
             lines = answer.aiter_lines()

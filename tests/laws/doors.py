@@ -30,7 +30,7 @@ from penstock.protocols.oip import OutTensor
 from penstock.protocols.standard_messages import GENERAL_METHOD
 from penstock.tensor import LOD_SUFFIX
 from tests.laws.bare import Arrays, Bare
-from tests.services.process import ServiceProcess
+from tests.services.process import KEPT, ServiceProcess
 
 TIMEOUT: Final = 30.0
 _NOT_IN_PIPELINES: Final = frozenset({"UINT16", "UINT32", "UINT64", "BYTES"})
@@ -53,7 +53,9 @@ class Door(ABC):
         self.url = server.http_url
         self.endpoint = server.rpc_endpoint
         self.http = httpx.Client(
-            timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=None)
+            timeout=TIMEOUT,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEPT),
         )
 
     @abstractmethod

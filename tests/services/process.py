@@ -30,6 +30,9 @@ ROOT = Path(__file__).parents[2]
 ECHO = Path(__file__).with_name("echo.py")
 """The script of the echo service."""
 LOG_TAIL_LINES = 60
+KEPT = 2.0
+"""Seconds for which a test's client keeps an idle connection. The ``keep_alive`` of a service is
+5 s, as that of httpx is: a request could be sent just while the service closes the connection."""
 
 # The kernel's ephemeral ports for outgoing connections begin at 32768 (Linux's default), so a port
 # below stays free between being chosen here and being bound by the server.

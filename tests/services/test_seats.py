@@ -18,7 +18,7 @@ import pytest
 
 from penstock.observe.status import shown
 from tests.service.scripts import until
-from tests.services.process import ServiceProcess, running
+from tests.services.process import KEPT, ServiceProcess, running
 from tests.services.test_streams import EVENTS, LIST, events
 
 pytestmark = pytest.mark.real
@@ -72,7 +72,9 @@ def seats(
     environment = {"EXECUTOR": executor, "FOLDER": str(folder)}
     with (
         running(SCRIPT, environment=environment) as server,
-        httpx.Client(base_url=server.http_url, timeout=30.0) as client,
+        httpx.Client(
+            base_url=server.http_url, timeout=30.0, limits=httpx.Limits(keepalive_expiry=KEPT)
+        ) as client,
     ):
         yield Seats(server, client, folder, executor)
 
@@ -245,7 +247,9 @@ def test_a_drain_with_all_seats_taken_lets_them_end(executor: str, tmp_path: Pat
     os.mkfifo(tmp_path / "gate")
     with (
         running(SCRIPT, environment={"EXECUTOR": executor, "FOLDER": str(tmp_path)}) as server,
-        httpx.Client(base_url=server.http_url, timeout=30.0) as client,
+        httpx.Client(
+            base_url=server.http_url, timeout=30.0, limits=httpx.Limits(keepalive_expiry=KEPT)
+        ) as client,
     ):
         seats = Seats(server, client, tmp_path, executor)
         taken = [seats.begin(f"taken-{n}", upto=400) for n in range(15)]

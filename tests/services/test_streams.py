@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services.process import ServiceProcess, running
+from tests.services.process import KEPT, ServiceProcess, running
 
 pytestmark = pytest.mark.real
 
@@ -55,7 +55,9 @@ def streams(
     environment = {"EXECUTOR": executor, "FOLDER": str(folder)}
     with (
         running(SCRIPT, environment=environment) as server,
-        httpx.Client(base_url=server.http_url, timeout=30.0) as client,
+        httpx.Client(
+            base_url=server.http_url, timeout=30.0, limits=httpx.Limits(keepalive_expiry=KEPT)
+        ) as client,
     ):
         yield Streams(server, client, folder, executor)
 
