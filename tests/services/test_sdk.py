@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from penstock.client import Endpoint, Service, Variant
+from penstock.protocols.baidu_std import Compression
 from tests.client.conftest import Service as Server
 from tests.client.conftest import echo
 from tests.kit.onnx_models import scale
@@ -91,6 +92,11 @@ def test_a_debug_call_brings_back_the_timeline_of_the_request_through_the_graph(
             (attempt,) = made.debug(FEED, timeout=SECONDS).attempts
         assert attempt.timeline is not None
         assert [each.op for each in attempt.timeline.steps] == ["op0", "op1"]
+        for kind in (Compression.SNAPPY, Compression.GZIP, Compression.ZLIB):
+            with Endpoint(
+                "two", [Variant("v", cluster)], protocol="baidu_std", compress_type=kind
+            ) as made:
+                assert made.predict(FEED, timeout=SECONDS).outputs["y"].tolist() == [[2, 4, 6]]
         url = f"http://127.0.0.1:{service.http_port}/v2/models/two/infer"
         body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
         assert "server-timing" not in httpx.post(url, json=body).headers
