@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol, ABC):
         server_drains: the server has announced, without an error, that it shuts down.
         opened: number of calls sent.
         has_answered: the server has answered a call.
+        given_up: the client has closed it, to cancel calls.
         host: the address to which it was made.
     """
 
@@ -86,6 +87,7 @@ class Connection(asyncio.Protocol, ABC):
         self.problem = "the connection was closed"
         self.server_drains = False
         self.has_answered = False
+        self.given_up = False
         self.host = ""
         self.settled: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()

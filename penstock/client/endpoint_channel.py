@@ -193,7 +193,7 @@ class EndpointChannel(Owner):
         self._connections.discard(connection)
         if connection.has_answered:
             self._backoff.succeeded()
-        elif connection.opened and not self._closed:
+        elif connection.opened and not (self._closed or connection.given_up):
             self._failed("the connection was lost before any answer")
         self.leaving(connection)
 

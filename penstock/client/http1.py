@@ -92,6 +92,7 @@ class HttpConnections(Connection):
         """Closes its connection."""
         link = call.stream
         call.detach()
+        self.given_up = True
         link.drop()
 
     def close(self, failed: CallFailed | None = None) -> None:

@@ -24,6 +24,7 @@ from tests.kit.baidu_std import Closed, Connection, field, frame
 from tests.kit.baidu_std import answer as message
 from tests.kit.grpc_server import HEAD, answer, only
 from tests.kit.http2 import Link
+from tests.service.scripts import until
 
 from .conftest import TIMEOUT, Service, echo
 from .test_http1 import Server as HttpServer
@@ -225,3 +226,34 @@ def test_a_replica_that_answers_nonsense(
     assert calls_of(bad) - before[0] == len(failed)
     assert calls_of(works) - before[1] == CALLS - len(failed)
     assert 1 <= len(failed) < CALLS // 2
+
+
+@pytest.mark.parametrize("protocol", ["pipeline", "http:oip", "baidu_std"])
+def test_a_call_to_a_replica_that_hangs_ends_at_its_deadline_and_is_sent_once(
+    protocol: str, closing: list[Any]
+) -> None:
+    def hangs(*_: object) -> bytes:
+        return b""
+
+    makers: dict[str, Callable[[], Any]] = {
+        "pipeline": lambda: grpc_bytes(hangs),
+        "http:oip": lambda: HttpServer(hangs),
+        "baidu_std": lambda: baidu_std(hangs),
+    }
+    server = makers[protocol]()
+    closing.append(server)
+    variant = Variant("v", [server.address])
+    with Endpoint(
+        "m", [variant], protocol=protocol, pack_tensor_format=True, idempotent=True
+    ) as made:
+        forms: list[Callable[[], Any]] = [
+            lambda: made.predict(FEED, timeout=0.5),
+            lambda: made.predict_future(FEED, timeout=0.5).result(TIMEOUT),
+            lambda: asyncio.run(made.predict_async(FEED, timeout=0.5)),
+        ]
+        for form in forms:
+            with pytest.raises(CallFailed, match=server.address) as failed:
+                form()
+            assert failed.value.status is GrpcCode.DEADLINE_EXCEEDED
+            assert failed.value.sent
+    until(lambda: calls_of(server) == len(forms), "the last call at the server")
