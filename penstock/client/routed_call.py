@@ -110,6 +110,12 @@ class Replicas:
         self._turn += 1
         return found
 
+    def all_out(self, without: Collection[int], now: float) -> bool:
+        """Whether all replicas for a call are out because of failed calls."""
+        out = self.outliers.is_out
+        unused = {*without, *self.gone}
+        return all(at in unused or out(at, now) for at in range(len(self.names)))
+
     def report(self, ejected: Ejected) -> None:
         """Log that a replica is tried last now."""
         name, share = self.names[ejected.replica], ejected.share
@@ -195,11 +201,19 @@ class Sent:
 
 
 class _Attempt(NamedTuple):
-    """An attempt in flight: its replica, its number in the call, and in the log of a debug call."""
+    """An attempt in flight.
+
+    Attributes:
+        at: its replica.
+        number: its number in the call.
+        logged: its number in the log of a debug call.
+        last_resort: all replicas were out because of failed calls.
+    """
 
     at: int
     number: int
     logged: int
+    last_resort: bool
 
 
 class RoutedCall:
@@ -282,7 +296,8 @@ class RoutedCall:
             call.on_head = partial(sent.log.head, logged)
         self._tried.add(at)
         self._count += 1
-        self._open[call] = _Attempt(at, self._count, logged)
+        last_resort = replicas.outliers.is_out(at, now) and replicas.all_out(sent.without, now)
+        self._open[call] = _Attempt(at, self._count, logged, last_resort)
         self._last = replicas.names[at]
         replicas.in_flight[at] += 1
         replicas.outliers.chosen(at, now)
@@ -323,15 +338,18 @@ class RoutedCall:
             self._answered = attempt.number
             self._finish(value, name)
         else:
-            self._failed(error, name)
+            self._failed(error, name, last_resort=attempt.last_resort)
 
-    def _failed(self, error: Exception, replica: str) -> None:
+    def _failed(self, error: Exception, replica: str, *, last_resort: bool) -> None:
         failed = _failure(error)
         if failed is None:
             self._finish(error, replica)
             return
         if self._open and self._attempts.repeatable(failed):
             return  # the other one may succeed
+        if last_resort and failed.sent and failed.retry_after is None:
+            self._finish(error, replica)  # repetitions would multiply the load of an outage
+            return
         replicas = self._replicas
         asked = self._tried | self._sent.without | replicas.gone
         others = any(at not in asked for at in range(len(replicas.names)))

@@ -22,6 +22,7 @@ from penstock.client import (
     Split,
     Variant,
     VariantConf,
+    outliers,
 )
 from penstock.client.model_feeds import ModelFeeds
 from penstock.errors import InputMismatch, ModelError, RequestError, ServiceBusy
@@ -131,6 +132,30 @@ def test_a_failure_after_which_a_call_may_have_run_is_repeated_only_if_idempoten
     futures = [made.predict_future(FEED, timeout=TIMEOUT) for _ in range(4)]
     errors = [each.exception(TIMEOUT) for each in futures]
     assert any("lost in the middle" in str(each) for each in errors)
+
+
+def test_an_outage_of_all_replicas_does_not_multiply_the_calls(
+    serve: Serve, endpoint: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outliers, "FIRST_EJECTION", 1000.0)
+    monkeypatch.setattr(outliers, "LONGEST_EJECTION", 1000.0)
+    servers = [serve(unavailable) for _ in range(2)]
+    made = endpoint(one(*servers), load_balance_strategy="rr", idempotent=True)
+
+    def received() -> int:
+        return sum(each.received.qsize() for each in servers)
+
+    assert made.predict_future(FEED).exception(TIMEOUT) is not None
+    assert received() == 3
+    for _ in range(10):  # until both are out
+        made.predict_future(FEED).exception(TIMEOUT)
+    before = received()
+    for _ in range(10):
+        assert "lost in the middle" in str(made.predict_future(FEED).exception(TIMEOUT))
+    assert received() == before + 10
+    for each in servers:
+        each.answer = echo
+    assert made.predict(FEED, timeout=TIMEOUT).outputs == FEED
 
 
 def test_a_replica_that_is_at_capacity_passes_the_call_on(serve: Serve, endpoint: Made) -> None:
