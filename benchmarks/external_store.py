@@ -1,6 +1,7 @@
 """Values between two ops elsewhere: through the engine, and through an external store.
 
 python -m benchmarks.external_store
+python -m benchmarks.external_store --services    the ops call another service
 
 Needs the program redis-server. Prints, for each size, the median time of a request and the CPU time
 of the engine's process. Everything is on this machine: the network costs nothing, and the processes
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,8 @@ from typing import Final, NamedTuple
 
 import psutil
 
-SERVER: Final = Path(__file__).parent / "servers" / "external_store.py"
+SERVERS: Final = Path(__file__).parent / "servers"
+RUN: Final = (sys.executable, "-m", "penstock", "run")
 SIZES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 50_000_000)
 START_SECONDS: Final = 120.0
 
@@ -104,29 +106,46 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    seconds = parser.parse_args().seconds
+    parser.add_argument(
+        "--services", action="store_true", help="the ops are those of another service"
+    )
+    arguments = parser.parse_args()
     redis = shutil.which("redis-server")
     if redis is None:
         parser.error("redis-server is not installed")
-    port, store, other = _free_port(), _free_port(), _free_port()
-    serve = (sys.executable, "-m", "penstock", "run", str(SERVER), "--set")
-    kept = ("--save", "", "--bind", "127.0.0.1", "--port", str(store))
-    with (
-        started(redis, *kept, port=store),
-        started(*serve, f"http_port={port}", port=port) as through_engine,
-        started(
-            *serve, f"http_port={other}", port=other, STORE=f"redis://127.0.0.1:{store}"
-        ) as past_engine,
-    ):
+    port = _free_port()
+    kept = ("--save", "", "--bind", "127.0.0.1", "--port", str(port))
+    with ExitStack() as stack:
+        stack.enter_context(started(redis, *kept, port=port))
+        store = {"STORE": f"redis://127.0.0.1:{port}", "SHARED_SECRET": "only-for-a-measurement"}
+        start = _with_services if arguments.services else _with_workers
         print("| Size | through the engine | its CPU | through the store | its CPU |")
         print("| ---: | ---: | ---: | ---: | ---: |")
+        through_engine, past_engine = start(stack, {}), start(stack, store)
         for nbytes in SIZES:
-            one = measured(port, through_engine, nbytes, seconds)
-            two = measured(other, past_engine, nbytes, seconds)
+            one = measured(*through_engine, nbytes, arguments.seconds)
+            two = measured(*past_engine, nbytes, arguments.seconds)
             cells = (one.time, one.engine, two.time, two.engine)
             name = f"{nbytes >> 10} KiB" if nbytes < 1 << 20 else f"{nbytes / (1 << 20):.0f} MiB"
             print(f"| {name} | {' | '.join(f'{each:.1f} ms' for each in cells)} |", flush=True)
     return 0
+
+
+def _with_workers(stack: ExitStack, store: dict[str, str]) -> tuple[int, psutil.Process]:
+    """The port and the process of a service whose ops have workers."""
+    port = _free_port()
+    serve = (*RUN, str(SERVERS / "external_store.py"), "--set", f"http_port={port}")
+    return port, stack.enter_context(started(*serve, port=port, **store))
+
+
+def _with_services(stack: ExitStack, store: dict[str, str]) -> tuple[int, psutil.Process]:
+    """The same of one whose ops call another service."""
+    script, port, other = str(SERVERS / "stored_services.py"), _free_port(), _free_port()
+    far = (*RUN, script, "--set", f"http_port={other}", "--set", f"rpc_port={other}")
+    stack.enter_context(started(*far, port=other, **store))
+    near = (*RUN, script, "--set", f"http_port={port}")
+    store = {**store, "FAR": f"127.0.0.1:{other}"}
+    return port, stack.enter_context(started(*near, port=port, **store))
 
 
 if __name__ == "__main__":

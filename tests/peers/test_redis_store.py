@@ -81,6 +81,17 @@ def test_a_full_store_says_so_and_keeps_nothing(empty: RedisServer) -> None:
         put(store)
 
 
+def test_a_store_for_small_values_only_is_asked_about(empty: RedisServer) -> None:
+    store = RedisStore(options_of(empty.url))
+    with empty.client() as client:
+        usual = client.config_get("proto-max-bulk-len")
+        client.config_set("proto-max-bulk-len", 1 << 20)
+        with pytest.raises(StoreFailed, match=r"cannot be reached: .*proto-max-bulk-len smaller"):
+            put(store, bytes(32 << 20))
+        client.config_set("proto-max-bulk-len", usual["proto-max-bulk-len"])
+    put(store, bytes(2 << 20))
+
+
 def test_a_store_that_drops_keys_is_reported(empty: RedisServer) -> None:
     store = RedisStore(options_of(empty.url))
     with empty.client() as client:

@@ -108,3 +108,57 @@ def test_without_the_package_redis_the_service_does_not_start(
 def test_the_configuration_does_not_show_its_url() -> None:
     found = blueprint(f"redis://:{SECRET}@h")
     assert SECRET not in f"{found.config!r} {found!r}"
+
+
+class Before(Op):
+    """Has a hook before its call."""
+
+    def preprocess(self, input_dicts: Any, data_id: Any, log_id: Any) -> Any:
+        return {}, False, None, ""
+
+
+class After(Op):
+    """Has a hook after its call."""
+
+    def postprocess(self, input_dicts: Any, fetch: Any, data_id: Any, log_id: Any) -> Any:
+        return {}, None, ""
+
+
+REMOTE = {"server_endpoints": ["h:1"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more", "kept"),
+    [
+        (Op, Op, {}, {0}),
+        (Before, Op, {}, {0}),
+        (Op, After, {}, {0}),
+        (After, Op, {}, set()),
+        (Op, Before, {}, set()),
+        (Op, Op, {"batch_size": 2}, set()),
+        (Op, Op, {"client_type": "pipeline_grpc"}, set()),
+    ],
+)
+def test_values_of_remote_ops_without_hooks_stay_in_the_store(
+    first: type[Op],
+    second: type[Op],
+    more: dict[str, Any],
+    kept: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHARED", "0123456789abcdef")
+    last = second("b", input_ops=[first("a", input_ops=[root()])])
+    for options in ({"shared_secret": "env:SHARED"}, {}):
+        dag = {"external_store": "redis://h", "external_store_options": options}
+        ops = {"a": REMOTE, "b": {**REMOTE, **more}}
+        found = blueprint_of(last, {"op": ops, "dag": dag})
+        wanted = kept if options else set()
+        assert stored_ops(found.graph.plan, found.graph.ops, found.options, found.config) == wanted
+        told = any("dag.external_store has no effect" in each for each in found.warnings)
+        assert told is (not options), "with a secret, other services may use it"
+
+
+def test_a_short_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARED", SECRET)
+    assert "has fewer than 16 characters" in problem(shared_secret="env:SHARED")
+    assert "the variable is not set" in problem(shared_secret="env:NO_SUCH")

@@ -160,6 +160,9 @@ class RedisStore:
         except redis.TimeoutError:
             raise StoreFailed(f"did not answer within {self._timeout:g} s") from None
         except redis.ConnectionError as error:
-            raise StoreFailed(f"cannot be reached: {error}") from None
+            limit = "; is its proto-max-bulk-len smaller than 64 MiB?" * (
+                "writing to" in str(error)
+            )
+            raise StoreFailed(f"cannot be reached: {error}{limit}") from None
         except (RedisError, OSError, ValueError) as error:
             raise StoreFailed(f"cannot be used: {type(error).__name__}: {error}") from None
