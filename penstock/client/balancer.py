@@ -102,9 +102,10 @@ class Endpoints:
     def send(self, call: Call, at: int, now: float) -> None:
         """Send a call to one endpoint; the others connect in the background."""
         channels = self._channels
-        for other, channel in enumerate(channels):
-            if other != at:
-                channel.probe(now)
+        if len(channels) > 1:
+            for other, channel in enumerate(channels):
+                if other != at:
+                    channel.probe(now)
         channels[at].chosen(now)
         channels[at].start(call)
 

@@ -226,6 +226,21 @@ class RoutedCall:
         on_end: called once.
     """
 
+    __slots__ = (
+        "_answered",
+        "_attempts",
+        "_count",
+        "_ended",
+        "_last",
+        "_on_end",
+        "_open",
+        "_replicas",
+        "_sent",
+        "_timers",
+        "_told",
+        "_tried",
+    )
+
     def __init__(self, replicas: Replicas, sent: Sent, attempts: Attempts, on_end: OnEnd) -> None:
         self._replicas = replicas
         self._sent = sent
@@ -248,9 +263,10 @@ class RoutedCall:
         replicas.active.add(self)
         replicas.budget.called()
         after = self._sent.hedge_after
-        without = self._sent.without | replicas.gone
-        if after is not None and len(replicas.names) - len(without) > 1:
-            self._timers.append(replicas.loop.call_later(after, self._hedge))
+        if after is not None:
+            without = self._sent.without | replicas.gone
+            if len(replicas.names) - len(without) > 1:
+                self._timers.append(replicas.loop.call_later(after, self._hedge))
         self._send()
 
     def cancel(self, failed: CallFailed) -> None:
@@ -279,7 +295,9 @@ class RoutedCall:
 
     def _other(self, now: float) -> int | None:
         """A replica that was not asked."""
-        return self._replicas.choose(self._tried | self._sent.without, self._sent.key, now)
+        sent = self._sent
+        without = self._tried | sent.without if self._tried else sent.without
+        return self._replicas.choose(without, sent.key, now)
 
     def _send_to(self, at: int, now: float) -> None:
         replicas, sent = self._replicas, self._sent
