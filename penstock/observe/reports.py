@@ -12,11 +12,14 @@ Report: TypeAlias = dict[str, Any]
 
 
 _NOW: Final = frozenset(
-    ("calls", "engines", "idle", "inside", "labels", "loaded", "lost", "memory", "models", "open",
-     "places", "ready", "removed", "repositories", "rollouts", "seats", "share", "suspects",
-     "swaps", "unsent", "waiting", "why", "workers")
+    ("calls", "engines", "idle", "inside", "labels", "loaded", "memory", "models", "open", "places",
+     "ready", "removed", "repositories", "rollouts", "seats", "share", "suspects", "swaps",
+     "unsent", "waiting", "why", "workers")
 )  # fmt: skip
 """Keys of gauges, which end with the process."""
+
+_LOST: Final = "lost"
+"""Of an op: a list of workers, which ends with the process; of the external store: a counter."""
 
 
 def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
@@ -75,7 +78,11 @@ def with_ended(ended: Report | None, last: Report | None) -> Report:
 def _counters(report: Any) -> Any:
     """The counters of a report, which remain after the engine's end."""
     if isinstance(report, dict):
-        return {key: _counters(each) for key, each in report.items() if key not in _NOW}
+        return {
+            key: _counters(each)
+            for key, each in report.items()
+            if key not in _NOW and not (key == _LOST and isinstance(each, list))
+        }
     if isinstance(report, list):
         return [_counters(each) for each in report]
     return report

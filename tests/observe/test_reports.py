@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.executors.external_store.counts import StoreCounts, report_of
 from penstock.observe.callers import MOST, OTHERS
 from penstock.observe.reports import total, with_ended
 
@@ -43,6 +44,15 @@ def test_the_workers_of_all_engines_are_listed_also_if_the_first_one_is_missing(
     assert op["places"] == [{"engine": 0}, {"engine": 1}]
     assert op["lost"] == [{"engine": 1}]
     assert not {"places", "lost"} & {*with_ended(None, one)["graphs"][0]["ops"][0]}
+
+
+def test_requests_that_have_lost_a_value_are_counted_after_the_end_of_their_engine() -> None:
+    counts = StoreCounts()
+    counts.add(put=5, lost=3)
+    report = report_of_one_engine() | {"external_store": report_of([counts])}
+    ended = with_ended(None, report)
+    assert (ended["external_store"]["put_bytes"], ended["external_store"]["lost"]) == (5, 3)
+    assert total([report, ended])["external_store"]["lost"] == 6
 
 
 def test_what_an_engine_does_not_have_adds_nothing() -> None:
