@@ -8,6 +8,7 @@ that says why: its caller then sends the values themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -142,7 +143,7 @@ class StoredInfer(GrpcInfer):
     def is_large(self, value: Feed) -> bool:
         """See ``GraphCall``: the store is not asked on the loop."""
         return super().is_large(value) or (
-            self.key != "" and any(_nbytes(each) >= self.least for each in dict.values(value))
+            self.key != "" and any(_most_bytes(each) >= self.least for each in dict.values(value))
         )
 
     def reply_aside(self, value: Feed) -> None:
@@ -184,6 +185,17 @@ def _refuse(call: GrpcCall, why: str) -> None:
 
 def _size(raw: stored_infer.Raw) -> int:
     return raw.nbytes if isinstance(raw, stored_infer.Place) else len(raw)
+
+
+def _most_bytes(value: object) -> float:
+    """The most raw bytes that a value can have in the store, as far as is known without making an
+    array of it. Texts are not put there.
+    """
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (str, bytes)):
+        return 0
+    return 8 if isinstance(value, (int, float)) else inf
 
 
 def _nbytes(value: object) -> int:

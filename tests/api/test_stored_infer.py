@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from penstock.api.application import Applications
 from penstock.api.health import Health
 from penstock.api.oip import OpenInferenceApplication
 from penstock.api.router import Router
-from penstock.api.stored_infer import StoredInferApplication
+from penstock.api.stored_infer import StoredInfer, StoredInferApplication
 from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.door.budget import ByteBudget
 from penstock.engine.engine import Engine
@@ -27,7 +28,7 @@ from penstock.executors.external_store.server import ServerStore
 from penstock.executors.external_store.store import StoreFailed
 from penstock.executors.work import WorkOptions
 from penstock.protocols import oip_message
-from penstock.protocols.oip import OutTensor
+from penstock.protocols.oip import InferRequest, OutTensor
 from penstock.protocols.standard_messages import INFERENCE
 from penstock.protocols.status import GrpcCode
 from penstock.protocols.stored_infer import (
@@ -209,3 +210,43 @@ async def test_what_is_stored_for_a_caller_that_has_gone_is_deleted(site: Site) 
     gate.set()
     await site.until(lambda: "delete" in site.kept.calls)
     assert [*site.kept.kept] == ["key"]
+
+
+class Kept:
+    """A store that notes whether it is asked to keep something."""
+
+    asked = False
+
+    def keep(self, key: str, values: Any, *_: object) -> Any:
+        self.asked = True
+        return values
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "stored"),
+    [
+        (np.zeros(2000), 1 << 20, False),
+        (np.zeros(2000), 1 << 13, True),
+        ([1.0] * 2000, 1 << 13, True),
+        ([np.zeros(1 << 17)], 1 << 20, True),
+        (1.0, 1 << 10, False),
+        (1.0, 1, True),
+        (["a" * 2000], 1 << 10, False),
+        ("a" * 2000, 1 << 10, False),
+    ],
+    ids=["small", "large", "list", "list of arrays", "number", "any size", "texts", "text"],
+)
+def test_an_answer_that_may_go_to_the_store_is_never_encoded_on_the_loop(
+    value: object, least: int, stored: bool
+) -> None:
+    call = StoredInfer.__new__(StoredInfer)
+    store = Kept()
+    call.key, call.least, call.store = "k", least, cast("ServerStore", store)
+    call.graph = cast(
+        "ServedGraph", SimpleNamespace(streams=False, signature=None, name="m", version="1")
+    )
+    call.request, call.typed, call.deadline = InferRequest(), None, 1.0
+    is_large = call.is_large({"y": value})
+    call.encode({"y": value})
+    assert store.asked == stored
+    assert is_large >= store.asked
