@@ -177,8 +177,10 @@ def test_the_workers_of_a_node_that_is_lost_move_when_there_is_room(
 
 
 @asynccontextmanager
-async def holder(address: str, command: tuple[str, ...] = COMMAND) -> AsyncIterator[Holder]:
-    given = {"address": address, "namespace": None, "runtime_env": {}}
+async def holder(
+    address: str, command: tuple[str, ...] = COMMAND, **more: Any
+) -> AsyncIterator[Holder]:
+    given = {"address": address, "namespace": None, "runtime_env": {}, **more}
     made = Holder(asyncio.get_running_loop(), f"Ray at {address}", given, command)
     try:
         yield made
@@ -186,22 +188,25 @@ async def holder(address: str, command: tuple[str, ...] = COMMAND) -> AsyncItera
         await made.close()
 
 
-OTHER = (
-    "import ray; ray.__version__ = '1.2.3'; from penstock.executors.ray.holder import main; main()"
-)
+MAIN = "from penstock.executors.ray.holder import main; main()"
+OTHER = {
+    "Ray": f"import ray; ray.__version__ = '1.2.3'; {MAIN}",
+    "Python": f"import ray, sys; sys.version_info = (1, 2, 3); {MAIN}",
+}
 
 
+@pytest.mark.parametrize("what", OTHER)
 @pytest.mark.timeout(200)
-async def test_a_cluster_of_another_version_is_refused_in_one_line(ray: Cluster) -> None:
+async def test_a_cluster_of_another_version_is_refused_in_one_line(ray: Cluster, what: str) -> None:
     async with holder(ray.address) as made:
         assert await made.address() == "127.0.0.1"
-    async with holder(ray.address, (sys.executable, "-c", OTHER)) as made:
+    async with holder(ray.address, (sys.executable, "-c", OTHER[what])) as made:
         with pytest.raises(NoWorkerError) as caught:
             await made.address()
     text = str(caught.value)
     assert text.startswith(f"Ray at {ray.address} cannot be used: ")
     assert "Version mismatch" in text
-    assert "Ray: 1.2.3" in text
+    assert f"{what}: 1.2.3" in text
     assert "\n" not in text
 
 
@@ -219,6 +224,61 @@ def test_check_says_that_no_node_is_large_enough(ray: Cluster, tmp_path: Path) -
     assert done.returncode == 0
     assert "  warning  op double: it has no place in the cluster: it wants 2 CPU" in done.stdout
     assert ", which no node has" in done.stdout
+
+
+async def environment_of(made: Holder) -> str:
+    """Start a worker with an opening that is none: what comes is what happened before, or that."""
+    wants = {"CPU": 0.0, "GPU": 0.0}
+    order = {"opening": "", "folder_is_here": False, "wants": wants, "placement": "default"}
+    with pytest.raises(NoWorkerError) as caught:
+        await made.start_worker("op a: worker 0", order, 120.0, lambda lack: None)
+    return str(caught.value)
+
+
+NO_OPENING = "JSONDecodeError: Expecting value"
+
+
+@pytest.mark.timeout(200)
+async def test_two_services_may_have_one_namespace(ray: Cluster) -> None:
+    async with holder(ray.address, namespace="ours") as one:
+        assert NO_OPENING in await environment_of(one)
+        async with holder(ray.address, namespace="ours") as other:
+            assert NO_OPENING in await environment_of(other)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"working_dir": "/no/such/folder"}, "directory /no/such/folder must be an existing"),
+        ({"workin_dir": "."}, "runtime_env has unknown keys: workin_dir; Ray has "),
+        ({"pip": 5}, "must be of type str or"),
+        ({"env_vars": {"A": 1}}, "must be of type Dict"),
+    ],
+)
+@pytest.mark.timeout(200)
+async def test_an_environment_that_is_none_is_refused(
+    ray: Cluster, given: dict[str, Any], why: str
+) -> None:
+    async with holder(ray.address, runtime_env=given) as made:
+        with pytest.raises(NoWorkerError) as caught:
+            await made.address()
+    assert str(caught.value).startswith(f"Ray at {ray.address} cannot be used: ")
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.timeout(200)
+async def test_a_folder_is_copied(ray: Cluster, tmp_path: Path) -> None:
+    folder = {"working_dir": str(tmp_path)}
+    (tmp_path / "module.py").touch()
+    async with holder(ray.address, runtime_env=folder) as made:
+        assert NO_OPENING in await environment_of(made)
+
+
+@pytest.mark.timeout(200)
+async def test_an_environment_that_a_node_cannot_make_is_told(ray: Cluster) -> None:
+    async with holder(ray.address, runtime_env={"conda": "no-such-environment"}) as made:
+        assert (await environment_of(made)).startswith("RuntimeEnvSetupError: ")
 
 
 @pytest.mark.timeout(200)

@@ -50,3 +50,10 @@ def test_thirty_kills_of_workers_actors_nodes_and_the_head() -> None:
 @pytest.mark.timeout(600)
 def test_large_values_between_two_nodes() -> None:
     run_inside(HERE / "inside_store.py", timeout=600.0)
+
+
+@pytest.mark.faults
+@pytest.mark.long
+@pytest.mark.timeout(700)
+def test_a_node_whose_cable_is_cut() -> None:
+    run_inside(HERE / "inside_cut.py", timeout=700.0, mounts=True)
