@@ -44,6 +44,7 @@ from penstock.repository.served import (
     is_at_start,
 )
 from penstock.runtimes.cpus import usable_cpus
+from penstock.runtimes.options import settled
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.external_store import problems_of_store, store_warning
@@ -511,11 +512,16 @@ def _may_admit(make: Callable[..., Any]) -> bool:
 
 
 def _in_threads(graph: Blueprint) -> Blueprint:
-    options = (
-        replace(each, executor=THREAD) if each.executor.opens_again else each
-        for each in graph.options
-    )
-    return replace(graph, options=tuple(options))
+    return replace(graph, options=tuple(map(_in_thread, graph.options)))
+
+
+def _in_thread(options: OpOptions) -> OpOptions:
+    if not options.executor.opens_again:
+        return options
+    model = options.model
+    if model is not None and options.executor.elsewhere:  # this machine may lack the GPU
+        model, _ = settled(replace(model, missing_device="cpu"))
+    return replace(options, executor=THREAD, model=model)
 
 
 def deploy(

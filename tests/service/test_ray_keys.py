@@ -12,6 +12,7 @@ from penstock import Op, Service, op
 from penstock.errors import ConfigError
 from penstock.executors.ray.options import RayOptions
 from penstock.service import ray_problems
+from penstock.service.blueprint import deploy
 from penstock.service.server import prepared
 from tests.kit.onnx_models import scale
 from tests.service.in_process import blueprint_of, root
@@ -91,6 +92,14 @@ def test_the_gpu_of_a_model_is_one_of_its_nodes(tmp_path: Path, top: dict[str, A
     assert options.model.devices == ("0",), "whether this machine has one or not"
     (options,) = blueprint_of_model({"num_gpus": 2}, top, model_config=path, devices="1").options
     assert options.model.missing_device == top.get("missing_device", "error")
+
+
+def test_a_model_is_tried_out_here_without_the_gpu_of_its_node(tmp_path: Path) -> None:
+    path = str(scale(tmp_path / "model.onnx", 2))
+    made = blueprint_of_model({"num_gpus": 1}, model_config=path, devices="0")
+    (tried,) = deploy([made]).in_threads().graphs[0].options
+    assert (tried.executor.name, tried.model.devices) == ("thread", ())
+    assert made.options[0].model.devices == ("0",)
 
 
 def test_a_gpu_of_which_ray_does_not_know_is_refused(tmp_path: Path) -> None:
