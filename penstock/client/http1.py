@@ -13,7 +13,7 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -299,25 +299,35 @@ def outcome_of(head: AnswerHead, body: bytes) -> Outcome:
             return nonsense(f"the answer has no {size[:20]} bytes of JSON")
         return b"%d\n%b" % (int(size) if size else -1, body)
     code = _CODES.get(head.status, GrpcCode.UNKNOWN)
-    told = _error_in(body)
-    text = told or body[:_MOST_TEXT].decode(errors="replace").strip() or "no reason given"
+    told = _object_in(body)
+    text = (
+        _error_in(told) or body[:_MOST_TEXT].decode(errors="replace").strip() or "no reason given"
+    )
     text = f"HTTP status {head.status}: {text}"
     pause = head.field("retry-after")
     if head.status in (429, 503) and _NUMBER.fullmatch(pause):
         # The server has not begun it.
         return CallFailed(code, text, retryable=True, retry_after=float(pause))
-    if told is None and head.status not in OF_PROXIES:
+    # Servers have their own forms for errors of the caller, such as {"detail": "Not Found"}.
+    is_of_caller = head.status in OF_PROXIES or (told and 400 <= head.status < 500)
+    if not (is_of_caller or isinstance(told.get("error"), str)):
         return nonsense(text, code)
     return CallFailed(code, text, retryable=code in RETRYABLE)
 
 
-def _error_in(body: bytes) -> str | None:
-    """The text of an error of the Open Inference Protocol; None if it is none."""
-    text: Any = None
+def _object_in(body: bytes) -> dict[str, Any]:
+    """The object in JSON that a body is; empty if it is none."""
     with suppress(orjson.JSONDecodeError):
         found = orjson.loads(body)
-        text = found.get("error") if isinstance(found, dict) else None
-    return text[:_MOST_TEXT].strip() if isinstance(text, str) else None
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _error_in(found: Mapping[str, Any]) -> str:
+    """The text of an error of the Open Inference Protocol; empty if it is none."""
+    text = found.get("error")
+    return text[:_MOST_TEXT].strip() if isinstance(text, str) else ""
 
 
 def _fields(head: AnswerHead) -> dict[bytes, bytes]:

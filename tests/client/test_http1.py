@@ -20,6 +20,7 @@ from penstock.client import CallFailed, Endpoint, Service, Timeline, Variant
 from penstock.client.call import Outcome
 from penstock.client.http1 import IDLE, outcome_of
 from penstock.client.http_answer import read_head
+from penstock.client.outliers import Verdict, verdict_of
 from penstock.protocols.status import GrpcCode
 
 from .conftest import TIMEOUT
@@ -321,10 +322,10 @@ def test_a_debug_call_over_http_has_the_servers_timeline(serve_http: Serve) -> N
     assert "penstock-timeline: 1\r\n" in server.requests[0][0]
 
 
-def of(status: int, *fields: str) -> Outcome:
+def of(status: int, *fields: str, body: bytes = b'{"error": "x"}') -> Outcome:
     head = read_head(whole(b"", status, *fields))
     assert head is not None
-    return outcome_of(head, b'{"error": "x"}')
+    return outcome_of(head, body)
 
 
 @pytest.mark.parametrize(
@@ -345,3 +346,22 @@ def test_statuses_have_the_meaning_of_grpcs(
     failed = of(status, *fields)
     assert isinstance(failed, CallFailed)
     assert (failed.status, failed.retryable, failed.retry_after) == (code, retryable, after)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "retryable"),
+    [
+        (404, b'{"detail": "Not Found"}', False),
+        (422, b'{"detail": [{"loc": ["body"], "msg": "no tensor"}]}', False),
+        (404, b"<html>no such page</html>", True),
+        (404, b"[]", True),
+        (500, b'{"detail": "Internal Server Error"}', True),
+    ],
+)
+def test_an_error_of_the_caller_says_nothing_about_the_server_in_whatever_form_it_is(
+    status: int, body: bytes, retryable: bool
+) -> None:
+    failed = of(status, body=body)
+    assert isinstance(failed, CallFailed)
+    assert failed.retryable == retryable
+    assert verdict_of(failed) is (Verdict.FAULT if retryable else Verdict.GOOD)
