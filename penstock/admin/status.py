@@ -97,6 +97,8 @@ class Reporter:
         self.swaps: Callable[[], Report] = dict
         self.copies: Callable[[tuple[str | None, str]], Report | None] = lambda key: None
         self.store: StoreCounts | None = None
+        self._store_users: list[StoreCounts] = []  # at the last report
+        self._store_before: StoreCounts | None = None  # of those that were removed
 
     def forget(self, graph: ServedGraph) -> None:
         """A graph was removed: what was counted of it is dropped."""
@@ -146,11 +148,17 @@ class Reporter:
         """The part about the external store; empty without one."""
         of_ops = (getattr(each.executor, "store_counts", None) for each in self._engine.stages)
         counts = [each for each in (self.store, *of_ops) if each is not None]
-        if not counts:
+        if not (counts or self._store_users or self._store_before):
             return {}
-        from penstock.executors.external_store.counts import report_of
+        from penstock.executors.external_store.counts import StoreCounts, report_of
 
-        return {"external_store": report_of(counts)}
+        # Counters must not go back when a version is removed.
+        before = self._store_before = self._store_before or StoreCounts()
+        for each in self._store_users:
+            if each not in counts:
+                before.add_all(each)
+        self._store_users = counts
+        return {"external_store": report_of(counts, before)}
 
     def _graphs(self, seen: Sequence[GraphStatistics], sketches: bool) -> Iterator[Report]:
         """Each graph. A version whose content is replaced is there twice: the one that serves

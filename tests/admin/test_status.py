@@ -13,6 +13,7 @@ import pytest
 from penstock import Op
 from penstock.admin.status import Reporter
 from penstock.api.health import Health
+from penstock.executors.external_store.counts import StoreCounts
 from penstock.observe.counters import Counters
 from penstock.observe.recorder import Recorder
 from penstock.observe.reports import total
@@ -64,6 +65,26 @@ async def test_a_report_has_what_each_op_reads() -> None:
         ("gather", ["boxes", "crops"], False),
     ]
     assert total([report, report])["graphs"][0]["ops"][0]["reads_request"] is True
+    for each in engine.graphs:
+        assert await each.close(5.0)
+
+
+async def test_what_a_removed_user_of_the_external_store_has_counted_remains() -> None:
+    loaded = LoadedDeployment(deploy([blueprint_of(Op("work", input_ops=[root()]), name="one")]))
+    engine = loaded.engine(asyncio.get_running_loop(), instruments=[counters := Counters()])
+    reporter = Reporter(engine, Health(), counters, {})
+    assert "external_store" not in reporter()
+    users = [StoreCounts(), StoreCounts(), None]
+    for number, user in enumerate(users, 1):
+        reporter.store = user
+        if user is not None:
+            reporter()
+            user.add(put=5, fetched=4, inline=3, lost=2)
+        for _ in range(2):
+            report = reporter()["external_store"]
+            assert report["users"] == (user is not None)
+            assert report["put_bytes"] == 5 * min(number, 2)
+            assert report["lost"] == 2 * min(number, 2)
     for each in engine.graphs:
         assert await each.close(5.0)
 

@@ -43,18 +43,25 @@ class StoreCounts:
             self.inline += inline
             self.lost += lost
 
+    def add_all(self, other: StoreCounts) -> None:
+        """Add the counters of another one, which does not count any more."""
+        self.add(
+            put=other.put_bytes, fetched=other.fetched_bytes, inline=other.inline, lost=other.lost
+        )
 
-def report_of(counts: Sequence[StoreCounts]) -> dict[str, Any]:
-    """The part of a status report about the store.
+
+def report_of(counts: Sequence[StoreCounts], before: StoreCounts | None = None) -> dict[str, Any]:
+    """The part of a status report about the store; ``before`` is of parts that are no more.
 
     ``users`` are the parts of the service that use it, ``available`` those whose last command, or
     look at its settings, has found nothing wrong; ``why`` is what one of the others has found.
     """
     wrong = [each.wrong for each in counts if each.wrong]
+    counted = [*counts, before or StoreCounts()]
     return {
         "users": len(counts),
         "available": sum(each.wrong == "" for each in counts),
         "why": wrong[0] if wrong else None,
         "in_use": sum(each.in_use for each in counts),
-        **{name: sum(getattr(each, name) for each in counts) for name in _COUNTERS},
+        **{name: sum(getattr(each, name) for each in counted) for name in _COUNTERS},
     }
