@@ -49,7 +49,14 @@ def test_thirty_kills_of_workers_actors_nodes_and_the_head() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_large_values_between_two_nodes() -> None:
-    run_inside(HERE / "inside_store.py", timeout=600.0)
+    run_inside(HERE / "inside_store.py", "-k", "killed_store", timeout=600.0)
+
+
+@pytest.mark.faults
+@pytest.mark.long
+@pytest.mark.timeout(1600)
+def test_twenty_kills_with_large_values() -> None:
+    run_inside(HERE / "inside_store.py", "-k", "killed_with", timeout=1600.0)
 
 
 @pytest.mark.faults
