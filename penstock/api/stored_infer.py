@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from penstock.api.application import Applications, Route
+from penstock.api.body import LARGE
 from penstock.api.decoding import what_is_left
 from penstock.api.errors import text_for_caller
 from penstock.api.grpc import Grpc, GrpcCall
@@ -74,21 +75,29 @@ class StoredInferApplication:
         try:
             if readmit is not None:
                 call.exchange.caller = readmit(self._usual, call.exchange)
-            request = stored_infer.decode_request(message)
         except RequestError as error:
             call.count_refusal(error)
             call.fail_with(error)
             return
-        if not self._store.is_marked(request):
-            _refuse(call, _NOT_THE_CALLERS)
-            return
-        call.aside(self._run(call, request))
+        call.aside(self._run(call, message))
 
-    async def _run(self, call: GrpcCall, request: StoredRequest) -> None:
+    def _marked(self, message: bytes) -> StoredRequest | None:
+        """The request, if it has the mark; in any thread."""
+        request = stored_infer.decode_request(message)
+        return request if self._store.is_marked(request) else None
+
+    async def _run(self, call: GrpcCall, message: bytes) -> None:
         begun = monotonic()
         most = call.shared.most
         with self._engine.arriving():
             try:
+                if len(message) > LARGE:
+                    request = await run_aside(call.shared.threads, self._marked, message)
+                else:
+                    request = self._marked(message)
+                if request is None:
+                    _refuse(call, _NOT_THE_CALLERS)
+                    return
                 size = sum(map(_size, request.raws))
                 if size > most:
                     raise TooLarge(f"the values of the request are over {most} bytes")

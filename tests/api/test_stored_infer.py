@@ -148,6 +148,26 @@ async def test_another_secret_is_refused_before_the_store_is_asked(site: Site) -
     assert site.engine.statistics().admitted == 0
 
 
+async def test_the_mark_of_a_large_message_is_not_computed_on_the_loop(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    is_marked = site.store.is_marked
+
+    def noted(request: Any) -> bool:
+        threads.append(threading.get_ident())
+        return is_marked(request)
+
+    monkeypatch.setattr(site.store, "is_marked", noted)
+    data = encode_request(b"another secret of", bytes(MOST // 2), [], "", 1000)
+    receiver = site.router.begin(site.exchange)
+    assert receiver is not None
+    receiver.data(site.exchange, struct.pack(">BI", 0, len(data)) + data, True)
+    assert "shared_secret" in (await site.answer()).refusal
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
 async def test_a_store_that_fails_is_a_refusal(site: Site) -> None:
     site.kept.fails = StoreFailed("cannot be reached")
     await site.ask()
