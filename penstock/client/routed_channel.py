@@ -99,8 +99,9 @@ class RoutedCalls:
 
     def cancel(self, call: RoutedCall, failed: CallFailed) -> None:
         """End a call, also on the server; no effect if it has ended."""
-        if self._open is not None:
-            self._open[0].hand_over(call.cancel, failed)
+        opened = self._open
+        if opened is not None:  # else another thread has closed it, with all calls
+            opened[0].hand_over(call.cancel, failed)
 
     def close(self) -> None:
         """Disconnect and wait for it; calls in flight end with CANCELLED."""

@@ -7,14 +7,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
 
 from penstock.client import CallFailed
-from penstock.client.channels import AsyncChannel
+from penstock.client.channels import AsyncChannel, Channel
 from penstock.client.endpoints import parse_endpoints
-from penstock.client.routed_channel import RoutedChannel
+from penstock.client.routed_call import RoutedCall
+from penstock.client.routed_channel import RoutedCalls, RoutedChannel
 from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
 
@@ -95,3 +98,24 @@ async def test_a_call_that_may_have_run_is_not_repeated(serve: Serve) -> None:
                 found[None] += 1
     assert found[GrpcCode.UNAVAILABLE] == bad.received.qsize() > 0
     assert found[None] == good.received.qsize() > 0
+
+
+def test_a_call_may_be_cancelled_while_another_thread_closes_its_client() -> None:
+    handed: list[object] = []
+
+    class Closing(RoutedCalls):
+        """Closed by another thread behind the first look."""
+
+        looks = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            if name != "_open":
+                return super().__getattribute__(name)
+            self.looks += 1
+            thread = SimpleNamespace(hand_over=lambda *order: handed.append(order))
+            return (thread, None) if self.looks == 1 else None
+
+    calls = Closing(Channel(parse_endpoints(["127.0.0.1:1"]), None), "round_robin")
+    call = RoutedCall.__new__(RoutedCall)
+    calls.cancel(call, CallFailed(GrpcCode.CANCELLED, "cancelled"))
+    assert len(handed) == 1
