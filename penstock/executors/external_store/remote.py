@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -84,6 +85,7 @@ class StoredModel:
         self._not_before = 0.0  # when the store is tried again
         self._problem = ""  # as it was logged last
         self._proven = False  # the servers' store is ours
+        self._lock = threading.Lock()
         self._store: ExternalStore | None = None  # of the threads
         self._threads = ThreadPoolExecutor(_THREADS, "external store")
 
@@ -231,10 +233,12 @@ class StoredModel:
 
     def _values(self, places: Sequence[Stored]) -> Mapping[int, Any]:
         """The values by the ids of what stands for them. In a thread."""
-        if self._store is None:
-            self._store = self._open(self._options)
+        with self._lock:
+            if self._store is None:
+                self._store = self._open(self._options)
+            store = self._store
         return {
-            id(each): each.value(get_octets(self._store, each.key, each.number, each.nbytes))
+            id(each): each.value(get_octets(store, each.key, each.number, each.nbytes))
             for each in places
         }
 

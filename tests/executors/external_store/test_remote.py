@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from penstock.client.remote_options import RemoteOptions
 from penstock.errors import InferenceFailed, InputMismatch, ValueLost
 from penstock.executors.external_store.engine import EngineStore
 from penstock.executors.external_store.remote import LONG_PAUSE, StoredModel
-from penstock.executors.external_store.rules import PAUSE
+from penstock.executors.external_store.rules import PAUSE, StoreOptions
 from penstock.executors.external_store.server import ServerStore
 from penstock.executors.external_store.store import StoreFailed
 from penstock.executors.transport.values import Stored, storable
@@ -265,6 +267,23 @@ async def test_a_value_that_nobody_has_is_lost(site: Site) -> None:
         await site.run(value)
     assert site.server.ran == 0
     assert site.side.counts.lost == 1
+
+
+async def test_values_that_are_fetched_at_once_share_one_connection(site: Site) -> None:
+    value = site.stored()
+    both, opened = threading.Barrier(2), []
+
+    def open_slowly(_: StoreOptions) -> FakeStore:
+        opened.append(site.store)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for another one, which must not come
+        return site.store
+
+    site.model._open = open_slowly
+    site.server.fails = CallFailed(GrpcCode.UNIMPLEMENTED, "no such method")
+    found = await asyncio.gather(*(site.run(value, NOBODY) for _ in range(2)))
+    assert all((each == LARGE + 1).all() for each in found)
+    assert len(opened) == 1
 
 
 async def test_a_server_with_a_store_of_its_own_is_noticed(tmp_path: Path) -> None:
