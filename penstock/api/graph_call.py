@@ -88,7 +88,11 @@ class GraphCall(Submission):
         """See ``Submission``: those that are kept count in the budget of bytes in flight."""
         before = self.gathered.bytes
         self.gathered.add(piece)
-        self.take(self.gathered.bytes - before)
+        try:
+            self.take(self.gathered.bytes - before)
+        except ServiceBusy as error:
+            error.after_begin()
+            raise
         return True
 
     def take(self, size: int) -> None:
@@ -134,7 +138,11 @@ class GraphCall(Submission):
         Raises:
             RequestError: it does not fit into the budget of bytes in flight.
         """
-        self.reserve(value)
+        try:
+            self.reserve(value)
+        except ServiceBusy as error:
+            error.after_begin()  # clients repeat what was refused before
+            raise
         return run_aside(self.threads, self.encoded, value)
 
     def reserve(self, value: Feed) -> None:
@@ -148,9 +156,7 @@ class GraphCall(Submission):
         size = sum(each.size for each in arrays)
         size = (size + items(dict.values(value), most)) * _A_NUMBER
         if size > self.held.limit:
-            error = ServiceBusy("the answer exceeds the budget of bytes in flight")
-            error.retry_after = None  # it has run, and would exceed it again
-            raise error
+            raise ServiceBusy("the answer exceeds the budget of bytes in flight")
         self.held.take(size)
 
     def encoded(self, value: Feed) -> Any:

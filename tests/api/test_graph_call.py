@@ -16,6 +16,7 @@ from penstock.door.budget import ByteBudget, Reservation
 from penstock.errors import RequestError, ServiceBusy, WrongType
 from penstock.ops.ends import Ends
 from penstock.protocols import paddle, paddle_message
+from penstock.protocols.status import reply_metadata
 from penstock.request import Outcome
 from tests.service.in_process import service_of
 
@@ -64,12 +65,19 @@ def returning(value: Any) -> Op:
     return Returning("giving", input_ops=[RequestOp()])
 
 
-async def reply_to(value: Any, budget: int = 1 << 20, *, cancel: bool = False) -> Any:
-    """The one reply or error of a call with this result; None once it is cancelled."""
+async def reply_to(
+    value: Any, budget: int = 1 << 20, *, cancel: bool = False, others: int = 0
+) -> Any:
+    """The one reply or error of a call with this result; None once it is cancelled.
+
+    ``others``: bytes of other calls.
+    """
     async with service_of(returning(value)) as service:
         [graph] = service.engine.graphs
         exchange = SimpleNamespace(on_gone=None)
-        held = Reservation(ByteBudget(budget))
+        bytes_in_flight = ByteBudget(budget)
+        bytes_in_flight.reserve(others)
+        held = Reservation(bytes_in_flight)
         exchange.limit, exchange.take = held.limit, held.take
         call = Replying(graph, {"x": "1"})
         call.replies, call.over_event = [], asyncio.Event()
@@ -118,6 +126,15 @@ async def test_a_result_that_cannot_be_encoded_is_an_error(
 
 async def test_a_large_result_beyond_the_budget_is_refused() -> None:
     assert isinstance(await reply_to(LARGE.value, budget=90_000), ServiceBusy)
+
+
+@pytest.mark.parametrize(("budget", "others"), [(90_000, 0), (120_000, 50_000)])
+async def test_clients_are_not_told_to_repeat_a_call_whose_result_has_no_room(
+    budget: int, others: int
+) -> None:
+    error = await reply_to(LARGE.value, budget, others=others)
+    assert isinstance(error, ServiceBusy)
+    assert (error.has_begun, error.retry_after, reply_metadata(error)) == (True, None, ())
 
 
 async def test_a_large_list_counts_in_the_budget() -> None:
