@@ -13,8 +13,8 @@ Penstocks, with the raw bytes of large tensors in an external store that both us
               2  the key                 3  the number of the value     4  its bytes
 
 The mark is an HMAC-SHA256 of field 1, field 3, and of all keys, numbers and sizes, with a secret of
-both services: a caller without it cannot make a server read or write any key. Raw bytes are not
-covered; TLS does that.
+both services: a caller without it cannot make a server read or write a key of its choice. Raw bytes
+are not covered, and who records a request can repeat it while its keys exist; TLS prevents both.
 
 Decides what is signed; does not know the store. Pure; safe from any thread.
 """

@@ -46,6 +46,8 @@ async def run_load(
     window: int = 65_535,
     max_frame: int = 16_384,
     calls: int = 200,
+    seconds: float = 0.1,
+    longest: float = 0.2,
 ) -> tuple[Report, list[FakeGrpc]]:
     servers: list[FakeGrpc] = []
 
@@ -60,8 +62,8 @@ async def run_load(
             expected=expected,
             heads=[encode_heads("different", calls, seed) for seed in range(2)],
             streams=4,
-            plan=Plan(seconds=0.1, warmup_seconds=0.0),
-            longest=0.2,
+            plan=Plan(seconds=seconds, warmup_seconds=0.0),
+            longest=longest,
         )
     return report, servers
 
@@ -80,7 +82,14 @@ async def test_right_answers_are_counted_and_all_heads_used_causes_a_new_connect
 )
 async def test_large_messages_obey_the_servers_flow_control(window: int, max_frame: int) -> None:
     tensor = bytes(range(256)) * 300
-    report, _ = await run_load(message=tensor, expected=tensor, window=window, max_frame=max_frame)
+    report, _ = await run_load(
+        message=tensor,
+        expected=tensor,
+        window=window,
+        max_frame=max_frame,
+        seconds=1.0,
+        longest=20.0,
+    )
     assert report.faults == ()
     assert report.answers > 0
 
