@@ -85,15 +85,23 @@ class Replicas:
         self.gone: set[int] = set()
         self._logs_rows = logs_rows
         self._strategy = strategy
-        self._turn = 0
+        # When each was chosen last, by the count of choices: those for calls, and those for their
+        # repetitions, which would otherwise take turns of calls.
+        self._last: tuple[list[int], list[int]] = ([0] * len(self.names), [0] * len(self.names))
+        self._count = 0
         self._named = dict(named or {})
         self._at: dict[tuple[int, str], int] = {}
         self._next_lookup = 0.0
         self._looking: asyncio.Task[None] | None = None
         endpoints.on_close = self.cancel
 
-    def choose(self, without: Collection[int], key: str | None, now: float) -> int | None:
-        """Choose a replica for a call; None if there is no other."""
+    def choose(
+        self, without: Collection[int], key: str | None, now: float, *, again: bool
+    ) -> int | None:
+        """Choose a replica for a call, or for sending it again; None if there is no other.
+
+        It counts as chosen once it is ``taken``.
+        """
         if self._named and now >= self._next_lookup and self._looking is None:
             self._looking = self.endpoints.run(self._look_up())
         if len(self.names) == 1:
@@ -104,11 +112,16 @@ class Replicas:
             State.OUT if self.outliers.is_out(at, now) else state
             for at, state in enumerate(self.endpoints.states(now))
         ]
-        loads = [Load(*each) for each in zip(self.names, states, self.in_flight, strict=True)]
-        chances = (_chance(), _chance())
-        found = choose(self._strategy, loads, without, turn=self._turn, chances=chances, key=key)
-        self._turn += 1
-        return found
+        every = zip(self.names, states, self.in_flight, self._last[again], strict=True)
+        loads = [Load(*each) for each in every]
+        return choose(self._strategy, loads, without, chances=(_chance(), _chance()), key=key)
+
+    def taken(self, at: int, now: float, *, again: bool) -> None:
+        """A call is sent to a replica, or sent again."""
+        self._count += 1
+        self._last[again][at] = self._count
+        self.in_flight[at] += 1
+        self.outliers.chosen(at, now)
 
     def all_out(self, without: Collection[int], now: float) -> bool:
         """Whether all replicas for a call are out because of failed calls."""
@@ -161,7 +174,8 @@ class Replicas:
             at = next((at for at in self.gone if not self.in_flight[at]), len(self.names))
             self.endpoints.put(at, Endpoint(host=address, port=named.port), named)
             self.outliers.put(at)
-            self.in_flight[at : at + 1] = [0]
+            for counts in (self.in_flight, *self._last):
+                counts[at : at + 1] = [0]
             self.gone.discard(at)
             self._at[entry, address] = at
         left = [self._at.pop((entry, address)) for address in gone]
@@ -297,7 +311,7 @@ class RoutedCall:
         """A replica that was not asked."""
         sent = self._sent
         without = self._tried | sent.without if self._tried else sent.without
-        return self._replicas.choose(without, sent.key, now)
+        return self._replicas.choose(without, sent.key, now, again=self._count > 0)
 
     def _send_to(self, at: int, now: float) -> None:
         replicas, sent = self._replicas, self._sent
@@ -313,12 +327,11 @@ class RoutedCall:
             logged = sent.log.sent(replicas.names[at])
             call.on_head = partial(sent.log.head, logged)
         self._tried.add(at)
-        self._count += 1
         last_resort = replicas.outliers.is_out(at, now) and replicas.all_out(sent.without, now)
+        replicas.taken(at, now, again=self._count > 0)
+        self._count += 1
         self._open[call] = _Attempt(at, self._count, logged, last_resort)
         self._last = replicas.names[at]
-        replicas.in_flight[at] += 1
-        replicas.outliers.chosen(at, now)
         replicas.endpoints.send(call, at, now)
 
     def _outcome(self, call: Call, outcome: Outcome) -> None:

@@ -1,8 +1,8 @@
 """Decisions of the SDK: which variant, which replica, whether again, and whether twice. Pure: time
 and chance are arguments.
 
-Sources: brpc's load balancers and backup requests; gRPC's retry design (push-back); for sticky
-keys rendezvous hashing.
+Sources: brpc's load balancers and backup requests; gRPC's retry design (push-back, and a budget
+that is not empty at the start); for sticky keys rendezvous hashing.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ attempt; a longer one is the caller's decision. The usual timeout of a call."""
 HEDGE_SHARE: Final = 0.05
 """Backup requests per call, on the average."""
 
+HEDGE_RESERVE: Final = 5.0
+"""Backup requests that the first calls may have beyond their share; about as many retries as gRPC
+allows a new client. Enough to eject a replica that hangs: see ``health.MOST_FAILURES``."""
+
 _MOST_SAVED: Final = 20.0
 """Backup requests that a quiet time saves up."""
 
@@ -65,11 +69,13 @@ class Load(NamedTuple):
         name: its address.
         state: its health.
         in_flight: calls of this client that it has not answered.
+        last: when it was chosen last; equal replicas take turns.
     """
 
     name: str
     state: State
     in_flight: int
+    last: int
 
 
 def choose(
@@ -77,7 +83,6 @@ def choose(
     replicas: Sequence[Load],
     without: Collection[int],
     *,
-    turn: int,
     chances: tuple[float, float],
     key: str | None = None,
 ) -> int | None:
@@ -87,20 +92,18 @@ def choose(
         strategy: a value of ``STRATEGIES``.
         replicas: all of them, in an order that stays.
         without: indices of those that are not asked.
-        turn: the number of calls before; equal replicas take turns.
         chances: two numbers, at least 0 and below 1.
         key: for ``sticky``; without one, ``least_requests`` decides.
 
     Returns:
         An index; None if there is no other replica.
     """
-    size = len(replicas)
-    left = [at for at in range(size) if at not in without]
+    left = [at for at in range(len(replicas)) if at not in without]
     if not left:
         return None
 
     def by_load(at: int) -> tuple[int, int, int]:
-        return replicas[at].state, replicas[at].in_flight, (at - turn) % size
+        return replicas[at].state, replicas[at].in_flight, replicas[at].last
 
     if strategy == "sticky" and key is not None:
         # A replica that is not yet connected keeps its keys.
@@ -110,7 +113,7 @@ def choose(
     if strategy == "random":
         return left[int(chances[0] * len(left))]
     if strategy == "round_robin":
-        return min(left, key=lambda at: (at - turn) % size)
+        return min(left, key=lambda at: replicas[at].last)
     if strategy == "two_choices" and len(left) > 2:
         one = left.pop(int(chances[0] * len(left)))
         left = [one, left[int(chances[1] * len(left))]]
@@ -122,15 +125,15 @@ def _rank(key: str, replica: Load) -> bytes:
 
 
 class HedgeBudget:
-    """How many backup requests are sent: a share of the calls, whatever happens.
+    """How many backup requests are sent: a share of the calls, and a small reserve at the start.
 
     Args:
-        share: of the calls.
+        share: of the calls; 0 for no backup requests at all.
     """
 
     def __init__(self, share: float = HEDGE_SHARE) -> None:
         self._share = share
-        self._saved = 0.0
+        self._saved = HEDGE_RESERVE if share > 0 else 0.0
 
     def called(self) -> None:
         """A call has begun."""

@@ -171,7 +171,8 @@ class Endpoint:
             ``PipelineClient.predict``.
         idempotent: whether calls may run twice, so that they are repeated after failures in which
             it is not known whether they have run. A call can say otherwise.
-        hedge_budget: backup requests per call, on the average.
+        hedge_budget: backup requests per call, on the average; the first calls may have five more.
+            0 for none.
         tls: encrypts connections; None for plain text.
         token: a key or token for servers with ``security``, see ``PipelineClient``.
         **conf: the fields of ``VariantConf``, for variants without one of their own.

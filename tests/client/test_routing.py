@@ -9,7 +9,14 @@ import pytest
 
 from penstock.client.errors import CallFailed
 from penstock.client.health import State
-from penstock.client.routing import Attempts, HedgeBudget, Load, choose, weighted
+from penstock.client.routing import (
+    HEDGE_RESERVE,
+    Attempts,
+    HedgeBudget,
+    Load,
+    choose,
+    weighted,
+)
 from penstock.protocols.status import GrpcCode
 
 READY, APART, OUT = State.READY, State.APART, State.OUT
@@ -20,18 +27,29 @@ WRONG = CallFailed(GrpcCode.INVALID_ARGUMENT, "no such input")
 
 
 def loads(*given: tuple[State, int]) -> list[Load]:
-    return [Load(f"r{at}", state, busy) for at, (state, busy) in enumerate(given)]
+    return [Load(f"r{at}", state, busy, 0) for at, (state, busy) in enumerate(given)]
 
 
 def chosen(
     strategy: str,
     replicas: list[Load],
     without: tuple[int, ...] = (),
-    turn: int = 0,
     chances: tuple[float, float] = (0.0, 0.0),
     key: str | None = None,
 ) -> int | None:
-    return choose(strategy, replicas, without, turn=turn, chances=chances, key=key)
+    return choose(strategy, replicas, without, chances=chances, key=key)
+
+
+def in_turn(
+    strategy: str, replicas: list[Load], calls: int, without: tuple[int, ...] = ()
+) -> list[int | None]:
+    found: list[int | None] = []
+    for call in range(1, calls + 1):
+        at = chosen(strategy, replicas, without)
+        assert at is not None
+        replicas[at] = replicas[at]._replace(last=call)
+        found.append(at)
+    return found
 
 
 def test_weights_divide_the_range_of_chances_and_zero_has_no_part() -> None:
@@ -50,7 +68,7 @@ def test_least_requests_prefers_health_then_the_shorter_queue_then_takes_turns()
     assert chosen("least_requests", replicas, without=(1, 2, 3)) == 0
     assert chosen("least_requests", replicas, without=(0, 1, 2, 3)) is None
     equal = loads(*[(READY, 0)] * 3)
-    assert [chosen("least_requests", equal, turn=turn) for turn in range(6)] == [0, 1, 2] * 2
+    assert in_turn("least_requests", equal, 6) == [0, 1, 2] * 2
 
 
 def test_two_choices_takes_the_less_busy_of_two_random_ones() -> None:
@@ -68,7 +86,14 @@ def test_random_and_round_robin_use_the_healthy_ones_alike() -> None:
     replicas = loads((READY, 5), (OUT, 0), (READY, 0))
     counts = Counter(chosen("random", replicas, chances=(at / 100, 0)) for at in range(100))
     assert counts == {0: 50, 2: 50}
-    assert [chosen("round_robin", replicas, turn=turn) for turn in range(3)] == [0, 2, 2]
+    assert in_turn("round_robin", replicas, 4) == [0, 2, 0, 2]
+
+
+@pytest.mark.parametrize("strategy", ["round_robin", "least_requests"])
+def test_the_calls_of_a_replica_that_gets_none_are_shared_by_all_others(strategy: str) -> None:
+    out = loads((OUT, 0), (READY, 0), (READY, 0))
+    assert in_turn(strategy, out, 4) == [1, 2, 1, 2]
+    assert in_turn(strategy, loads(*[(READY, 0)] * 3), 4, without=(0,)) == [1, 2, 1, 2]
 
 
 def test_a_key_stays_with_its_replica_and_only_keys_of_one_that_is_out_move() -> None:
@@ -120,15 +145,23 @@ def test_a_cancelled_call_is_never_repeated() -> None:
     assert Attempts(2, None, idempotent=True).pause_after(cancelled, 0, 0.5, others=True) is None
 
 
-def test_backup_requests_never_exceed_their_share_of_the_calls() -> None:
+def test_backup_requests_never_exceed_their_share_of_the_calls_and_the_reserve() -> None:
     budget = HedgeBudget(0.05)
     taken = 0
     for calls in range(1, 10_001):
         budget.called()
         taken += budget.take()
-        assert taken <= 0.05 * calls + 1e-6
-    assert taken == 500
-    assert not HedgeBudget(0.0).take()
+        assert taken <= HEDGE_RESERVE + 0.05 * calls + 1e-6
+    assert taken == HEDGE_RESERVE + 500
+    none = HedgeBudget(0.0)
+    none.called()
+    assert not none.take()
+
+
+def test_the_first_calls_of_a_client_may_have_backup_requests() -> None:
+    budget = HedgeBudget(0.01)
+    budget.called()
+    assert sum(budget.take() for _ in range(100)) == HEDGE_RESERVE == 5
 
 
 def test_a_quiet_time_saves_up_a_bounded_number_of_backup_requests() -> None:
@@ -160,4 +193,4 @@ def test_hedging_cuts_the_p99_of_a_stuttering_replica_within_its_budget() -> Non
     (without, none), (with_backups, some) = p99(9.0), p99(0.03)
     assert none == 0
     assert with_backups <= 0.3 * without
-    assert 0 < some <= 0.05 * 20_000
+    assert 0 < some <= HEDGE_RESERVE + 0.05 * 20_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from penstock.client import (
     outliers,
 )
 from penstock.client.model_feeds import ModelFeeds
+from penstock.client.routing import HedgeBudget
 from penstock.errors import InputMismatch, ModelError, RequestError, ServiceBusy
 from penstock.protocols import pb
 from penstock.protocols.standard_messages import general_model_messages, inference_messages
@@ -249,6 +251,46 @@ def test_without_a_budget_or_idempotence_no_backup_request_is_sent(
         futures = [made.predict_future(FEED, timeout=0.3) for _ in range(4)]
         errors = [each.exception(TIMEOUT) for each in futures]
         assert any("deadline" in str(each).lower() for each in errors), errors
+
+
+@pytest.mark.parametrize("strategy", ["rr", "la", "two_choices"])
+def test_a_backup_request_that_the_budget_refuses_takes_no_replicas_turn(
+    serve: Serve, endpoint: Made, strategy: str
+) -> None:
+    refused = threading.Semaphore(0)
+
+    class Spent(HedgeBudget):
+        def take(self) -> bool:
+            refused.release()
+            return False
+
+    def late(request: bytes, context: grpc.ServicerContext) -> bytes:
+        assert refused.acquire(timeout=TIMEOUT)
+        return echo(request, context)
+
+    slow = serve(late)
+    made = endpoint(
+        one(slow, serve(echo)),
+        load_balance_strategy=strategy,
+        hedge_request_timeout_ms=20,
+        idempotent=True,
+    )
+    made._variants["v"]._budget = Spent()
+    for _ in range(MANY):
+        made.predict(FEED, timeout=TIMEOUT)
+    # Half of them, and those until the other one is connected.
+    assert MANY // 3 < slow.received.qsize() < MANY * 2 // 3
+
+
+@pytest.mark.parametrize("strategy", ["rr", "la", "two_choices"])
+def test_a_call_that_is_sent_again_takes_no_replicas_turn(
+    serve: Serve, endpoint: Made, strategy: str
+) -> None:
+    full, good = serve(refusing), serve(echo)
+    made = endpoint(one(full, good), load_balance_strategy=strategy)
+    for _ in range(MANY):
+        assert made.predict(FEED, timeout=TIMEOUT).replica == good.endpoint
+    assert full.received.qsize() < MANY * 2 // 3
 
 
 def test_a_key_stays_with_one_replica(serve: Serve, endpoint: Made) -> None:
