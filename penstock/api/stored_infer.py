@@ -103,8 +103,11 @@ class StoredInferApplication:
                     raise TooLarge(f"the values of the request are over {most} bytes")
                 call.exchange.take(size)
                 call.exchange.decode(size)
+                places = request.places
                 octets = iter(
-                    await run_aside(self._store.threads, self._store.fetch, request.places)
+                    await run_aside(self._store.threads, self._store.fetch, places)
+                    if places
+                    else ()
                 )
                 raws = [
                     next(octets) if isinstance(each, stored_infer.Place) else each

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from penstock.executors.external_store.rules import chunks_of
-from penstock.executors.external_store.store import ExternalStore, StoreFailed
+from penstock.executors.external_store.store import ExternalStore, StoreLacks
 
 
 def get_octets(store: ExternalStore, key: str, number: int, nbytes: int) -> bytearray:
     """Fetch a value.
 
     Raises:
-        StoreFailed: it cannot be had, or has another size.
+        StoreLacks: it does not exist, or has another size.
+        StoreFailed: it cannot be had.
     """
     octets = bytearray()
     for field, start, end in chunks_of(number, nbytes):
         chunk = store.get(key, field)
         if len(chunk) != end - start:
-            raise StoreFailed(f"has {len(chunk)} octets of a value, and not {end - start}")
+            raise StoreLacks(f"has {len(chunk)} octets of a value, and not {end - start}")
         octets += chunk
     return octets
 

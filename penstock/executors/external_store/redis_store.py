@@ -25,7 +25,7 @@ from redis.retry import Retry
 from penstock.client.token import token_at
 from penstock.errors import ModelError
 from penstock.executors.external_store.rules import SCHEMES, StoreOptions
-from penstock.executors.external_store.store import StoreFailed, StoreRefuses
+from penstock.executors.external_store.store import StoreFailed, StoreLacks, StoreRefuses
 
 _PORT: Final = 6379
 _CONNECT_TIMEOUT: Final = 2.0  # seconds, if the time limit of commands is not shorter
@@ -100,7 +100,7 @@ class RedisStore:
             if found is not None:
                 octets: bytes = found
                 return octets
-            raise StoreFailed(f"does not have it: {self._why_gone()}")
+            raise StoreLacks(f"does not have it: {self._why_gone()}")
 
     def delete(self, keys: Sequence[str]) -> None:
         """See ExternalStore."""

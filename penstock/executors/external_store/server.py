@@ -18,7 +18,12 @@ from penstock.executors.external_store.engine import EngineStore
 from penstock.executors.external_store.kinds import open_store
 from penstock.executors.external_store.octets import get_octets, put_octets
 from penstock.executors.external_store.rules import PAUSE, StoreOptions, seconds_to_live
-from penstock.executors.external_store.store import ExternalStore, Open, StoreFailed
+from penstock.executors.external_store.store import (
+    ExternalStore,
+    Open,
+    StoreFailed,
+    StoreLacks,
+)
 from penstock.protocols.stored_infer import Place, Raw, StoredRequest
 
 _log = logging.getLogger(__name__)
@@ -58,6 +63,7 @@ class ServerStore:
         self._not_before = 0.0  # when values are put again
         self._side = EngineStore(options, "", open, "calls of other services")
         self._failed = False
+        self._puts_failed = False  # a store that is full can be read
         self.threads = ThreadPoolExecutor(_THREADS, "external store")
         self.counts = self._side.counts
 
@@ -83,14 +89,22 @@ class ServerStore:
         Raises:
             StoreFailed: one cannot be had.
         """
+        if not places:
+            return []
         try:
             store = self._opened()
             found = [get_octets(store, *each) for each in places]
-        except StoreFailed as error:
-            self._note(str(error))
+        except StoreLacks as error:
+            self._note_works()
+            address = self._options.address
+            _log.warning("values of other services: the external store %s %s", address, error)
             self.counts.add(inline=1)
             raise
-        self._note("")
+        except StoreFailed as error:
+            self._note_fails(error)
+            self.counts.add(inline=1)
+            raise
+        self._note_works()
         self.counts.add(fetched=sum(each.nbytes for each in places))
         return found
 
@@ -114,6 +128,8 @@ class ServerStore:
         Returns:
             For each value where it is, or the value.
         """
+        if not any(large):
+            return [*values]
         if self._now() < self._not_before:
             self.counts.add(inline=1)
             return [*values]
@@ -130,13 +146,13 @@ class ServerStore:
                 kept.append(Place(key, number, len(value)))
         except StoreFailed as error:
             self._not_before = self._now() + PAUSE
-            self._note(str(error))
+            self._note_fails(error, put=True)
             self.counts.add(inline=1)
             if store is not None:
                 with suppress(StoreFailed):  # a part of the values; otherwise it expires
                     store.delete([key])
             return [*values]
-        self._note("")
+        self._note_works(put=True)
         self.counts.add(put=sum(each.nbytes for each in kept if isinstance(each, Place)))
         if is_gone():
             with suppress(StoreFailed):
@@ -149,14 +165,20 @@ class ServerStore:
                 self._store = self._open(self._options)
             return self._store
 
-    def _note(self, wrong: str) -> None:
-        """Log what has changed, and tell the counts."""
-        if wrong:
-            if not self._failed:
-                address = self._options.address
-                _log.warning("values of other services: the external store %s %s", address, wrong)
-            self.counts.wrong = wrong
-        elif self._failed:
-            _log.warning("values of other services: the external store takes them again")
+    def _note_fails(self, error: StoreFailed, *, put: bool = False) -> None:
+        """A command has failed, such as one that puts a value: log the first one."""
+        if not self._failed:
+            address = self._options.address
+            _log.warning("values of other services: the external store %s %s", address, error)
+        self.counts.wrong = str(error)
+        self._failed = True
+        self._puts_failed |= put
+
+    def _note_works(self, *, put: bool = False) -> None:
+        """A command has succeeded: log it after those that failed. A value that is read does not
+        show that others can be put.
+        """
+        if self._failed and (put or not self._puts_failed):
+            _log.warning("values of other services: the external store can be used again")
             self.counts.wrong = ""
-        self._failed = bool(wrong)
+            self._failed = self._puts_failed = False

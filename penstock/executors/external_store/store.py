@@ -14,6 +14,10 @@ class StoreFailed(Exception):
     """
 
 
+class StoreLacks(StoreFailed):
+    """The store works, and does not have the value: it has expired, say."""
+
+
 class StoreRefuses(StoreFailed):
     """The store does not accept the user, the password or the command: the operator must act."""
 
@@ -34,7 +38,8 @@ class ExternalStore(Protocol):
         """Return a field.
 
         Raises:
-            StoreFailed: it does not exist, with the reason if that is known, or cannot be had.
+            StoreLacks: it does not exist, with the reason if that is known.
+            StoreFailed: it cannot be had.
         """
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.executors.external_store.rules import StoreOptions, parse_address
-from penstock.executors.external_store.store import StoreFailed
+from penstock.executors.external_store.store import StoreFailed, StoreLacks
 
 OPTIONS = StoreOptions(service="svc", address=parse_address("redis://127.0.0.1"), min_bytes=1000)
 
@@ -45,7 +45,7 @@ class FakeStore:
         try:
             return self.kept[key][field]
         except KeyError:
-            raise StoreFailed("does not have it") from None
+            raise StoreLacks("does not have it") from None
 
     def delete(self, keys: Sequence[str]) -> None:
         self._called("delete")
