@@ -237,7 +237,8 @@ COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp TMPDIR=/tmp XDG_CACHE_HOME=/cache \\
     PENSTOCK_HOST=0.0.0.0 PENSTOCK_HTTP_PORT=8080 PENSTOCK_LOG_FORMAT=json PENSTOCK_SUPERVISED=true
 WORKDIR /app
-COPY . .
+# Readable for the user below, whatever the files' modes are here; only root may write.
+COPY --chmod=755 . .
 USER 10001:10001
 EXPOSE 8080
 # A list, and no shell: the service is process 1, which gets the signals.
@@ -248,17 +249,25 @@ CMD {json.dumps(["run", program])}
 
 _NEVER: Final = (
     "# Not copied into the image: what is not the program, and what must stay secret.",
-    ".git",
+    "**/.git",
     "**/__pycache__",
     "**/*.pyc",
     "**/.env",
     "**/.env.*",
     "**/*.key",
     "**/*.pem",
+    "**/*.p12",
+    "**/*.pfx",
+    "**/id_rsa*",
+    "**/id_ecdsa*",
+    "**/id_ed25519*",
     "**/.netrc",
     "**/.pypirc",
     "**/pip.conf",
     "**/.aws",
+    "**/.docker",
+    "**/.kube",
+
     "**/.ssh",
     ".venv",
     "Containerfile",

@@ -145,12 +145,18 @@ def test_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "app.py").write_text(PROJECT)
-    (project / ".env").write_text("SECRET=1\n")
+    for secret in (".env", "id_ed25519", "id_rsa.pub", "key.p12", "key.pfx"):
+        (project / secret).write_text("SECRET=1\n")
+    for folder in (".git", ".kube", ".docker"):
+        (project / "part" / folder).mkdir(parents=True)
     (project / "requirements.txt").write_text("penstock-serving==0.2.0\n")
+    (project / "app.py").chmod(0o600)  # as a umask of 077 makes them
+    (project / "part").chmod(0o700)
     monkeypatch.chdir(project)
     subprocess.run([sys.executable, "-m", "penstock", "containerize", "app.py"], check=True)
     image = stand_in(Builder(project, tmp_path / "room"), (project / "Containerfile").read_text())
-    assert {each.name for each in (image.root / "app").iterdir()} == {"app.py", "requirements.txt"}
+    copied = {each.relative_to(image.root / "app").as_posix() for each in image.root.glob("app/**/*")}
+    assert copied == {"app.py", "part", "requirements.txt"}
     check_the_project(image, tmp_path, OTHERS)
 
 

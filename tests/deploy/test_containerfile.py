@@ -62,7 +62,7 @@ def test_the_locked_packages_have_what_the_image_is_for() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["RUN true", "FROM a\nADD x y", "FROM a\nCOPY --chmod=1 x y", "FROM a\nRUN true \\", ""],
+    ["RUN true", "FROM a\nADD x y", "FROM a\nCOPY --link x y", "FROM a\nRUN true \\", ""],
     ids=["no base", "unknown instruction", "unknown flag", "unfinished", "empty"],
 )
 def test_a_containerfile_that_is_not_understood_is_refused(text: str) -> None:

@@ -267,6 +267,9 @@ class Builder:
                     place = place / path.name if target.endswith("/") else place
                     place.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(path, place)
+                if "chmod" in each.flags:
+                    for copied in (place, *place.rglob("*")):
+                        copied.chmod(int(each.flags["chmod"], 8))
 
     def _leave_out(self, folder: str, names: list[str]) -> set[str]:
         return {name for name in names if self._ignored(Path(folder, name))}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 _KNOWN = {"COPY", "RUN", "ENV", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD"}
-_FLAGS = {"COPY": {"from"}}
+_FLAGS = {"COPY": {"from", "chmod"}}
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 
 

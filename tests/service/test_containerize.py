@@ -123,7 +123,10 @@ def test_a_project_gets_a_containerfile_and_an_ignore_file(project: Path) -> Non
     assert final.only("ENTRYPOINT").words == ["penstock"]
     assert final.only("CMD").words == ["run", "app.py"]
     ignored = (project / ".dockerignore").read_text().splitlines()
-    assert {".git", ".venv", "**/.env", "**/*.key", "Containerfile"} <= {*ignored}
+    assert {"**/.git", ".venv", "**/.env", "**/*.key", "Containerfile"} <= {*ignored}
+    assert {"**/id_ed25519*", "**/*.p12", "**/.kube", "**/.docker"} <= {*ignored}
+    (copied,) = [each for each in final.instructions if each.text == ". ."]
+    assert copied.flags == {"chmod": "755"}
 
 
 def test_the_wheel_beside_is_installed_if_the_lock_has_no_penstock(project: Path) -> None:
