@@ -42,6 +42,7 @@ from penstock.errors import (
 from penstock.protocols import oip, oip_message
 from penstock.protocols.general_model_message import decode_response as decode_general
 from penstock.protocols.general_model_message import encode_request as encode_general
+from penstock.protocols.json_arrays import array_of
 from penstock.protocols.oip import BF16, OutTensor
 from penstock.protocols.standard_messages import GENERAL_METHOD, INFERENCE, inference_messages
 from penstock.protocols.status import GrpcCode, error_for
@@ -60,6 +61,10 @@ _ERRORS: Final[dict[GrpcCode, type[RequestError]]] = {
     GrpcCode.ABORTED: Unreachable,
 }
 """Errors by the status of a call; any other status is an ``InferenceFailed``."""
+
+
+_OF_JSON: Final = frozenset((list, str, int, float, bool, dict, type(None)))
+"""Types of values in a JSON document, which may come from a caller unchanged."""
 
 
 class CallsMethods(Protocol):
@@ -104,7 +109,8 @@ class Interface:
         self._all = tuple(each.alias for each in fetches)
 
     def fit(self, feed: Feed) -> list[OutTensor]:
-        """Check and cast a feed for the server; lods without an input are dropped.
+        """Check and cast a feed for the server; lods without an input are dropped. What a JSON
+        document has, such as nested lists of numbers, becomes arrays, as for ``Model`` ops.
 
         Raises:
             InputMismatch, WrongType: the feed does not fit the model.
@@ -113,6 +119,8 @@ class Interface:
         for name, value in feed.items():
             found = self._inputs.get(name)
             if found is not None:
+                if type(value) in _OF_JSON and not found.takes_offsets:
+                    value = array_of(name, value, found.dtype)
                 datatype = oip.datatype_of(found.spec)
                 fitted[found.name] = OutTensor(found.name, datatype, found.fit(value))
             elif not name.endswith(LOD_SUFFIX):

@@ -31,7 +31,7 @@ import numpy as np
 from penstock.batching.decision import Verify
 from penstock.batching.rows import Declared
 from penstock.caller import Caller
-from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
+from penstock.errors import GraphError, HookError, NotProvided, RequestError
 from penstock.ops import words
 from penstock.ops.callers import caller_parameter, must_be_last
 from penstock.ops.classes import ServedClass, method_of, takes_object
@@ -49,8 +49,7 @@ from penstock.ops.hooks import read_results
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.ops.seats import STEPS, SeatHooks, check_seats, hooks_of
-from penstock.protocols import json_numbers
-from penstock.protocols.array_text import parse_array
+from penstock.protocols.json_arrays import array_of
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX
 
@@ -142,7 +141,8 @@ class Model(Op):
         for value in feed.values():
             if type(value) is not np.ndarray:
                 return {
-                    name: _array(name, value, self._dtype_of(name)) for name, value in feed.items()
+                    name: array_of(name, value, self._dtype_of(name))
+                    for name, value in feed.items()
                 }
         return feed
 
@@ -185,31 +185,6 @@ def inputs_from(wanted: Sequence[str], outputs: Feed) -> Feed:
     if len(wanted) == len(outputs):
         return dict(zip(wanted, outputs.values(), strict=True))
     return outputs
-
-
-def _array(name: str, value: Any, dtype: np.dtype[Any] | None) -> Any:
-    """Convert a text or nested lists of numbers to an array for an input of the model."""
-    try:
-        if isinstance(value, np.ndarray):
-            return value
-        if isinstance(value, str):
-            return parse_array(value)
-        if dtype is not None and dtype.kind in "iuf":
-            if isinstance(value, (list, int, float)):
-                return json_numbers.array(value, dtype)
-        elif _has_texts(value):
-            return np.array(value, object)
-        if isinstance(value, (list, int, float, np.generic)):
-            return np.array(value)
-        raise ValueError(f"it is of type {type(value).__name__}: send numbers, or a .npy file")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputMismatch(f"{name!r} is no array: {error}") from error
-
-
-def _has_texts(value: Any) -> bool:
-    while isinstance(value, list) and value:
-        value = value[0]
-    return isinstance(value, str)
 
 
 _RESULTS = "results"

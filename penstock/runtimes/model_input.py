@@ -57,6 +57,9 @@ class ModelInput:
 
     Args:
         spec: the input's spec in the model.
+
+    Attributes:
+        takes_offsets: whether it takes the offsets of a lod.
     """
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -70,7 +73,7 @@ class ModelInput:
             (axis, size) for axis, size in enumerate(shape or ()) if size is not None
         )
         self._is_text = spec.dtype == object
-        self._takes_offsets = spec.name.endswith(LOD_SUFFIX) and self._rank == 1
+        self.takes_offsets = spec.name.endswith(LOD_SUFFIX) and self._rank == 1
 
     def fit(self, value: Any) -> NDArray[Any]:
         """Return the value for the session; the same array object if nothing has to change.
@@ -82,7 +85,7 @@ class ModelInput:
         """
         if type(value) is not np.ndarray:
             value = self._as_array(value)
-        elif self._takes_offsets:
+        elif self.takes_offsets:
             value = self._offsets(value)
         if not (self.spec.shape_is_hint or self._has_shape(value.shape)):
             raise self._wrong_shape(value.shape)
@@ -126,7 +129,7 @@ class ModelInput:
         if isinstance(value, np.ndarray):  # a subclass, which may redefine shapes
             return np.asarray(value)
         if isinstance(value, list):
-            if value and self._takes_offsets:
+            if value and self.takes_offsets:
                 return self._offsets(value)
             if value and isinstance(value[0], str):
                 return np.array(value, dtype=object)

@@ -267,7 +267,6 @@ _NEVER: Final = (
     "**/.aws",
     "**/.docker",
     "**/.kube",
-
     "**/.ssh",
     ".venv",
     "Containerfile",

@@ -144,6 +144,17 @@ async def test_feeds_are_cast_as_for_a_local_model() -> None:
     assert found["y"].tolist() == [["a", "b", "ä"]]
 
 
+async def test_what_a_json_document_has_becomes_arrays_as_for_a_local_model() -> None:
+    for value in ([[1, 2, 3]], [[1.0, 2.0, 3.0]], "[[1, 2, 3]]"):
+        found = await run(Server("m"), {"x": value})
+        np.testing.assert_array_equal(found["y"], ROW * 2)
+        assert found["y"].dtype == np.float32
+    found = await run(Server("m"), {"x": [[None, "NaN", "Infinity"]]})
+    np.testing.assert_array_equal(found["y"], [[np.nan, np.nan, np.inf]])
+    found = await run(Server("m", strings=True), {"x": [["a", "b", "ä"]]})
+    assert found["y"].tolist() == [["a", "b", "ä"]]
+
+
 async def test_aliases_are_accepted_in_feeds_and_used_in_outputs() -> None:
     found = await run(Server("m"), {"row": ROW}, conf=CONF)
     assert [*found] == ["doubled"]
@@ -158,7 +169,13 @@ async def test_aliases_are_accepted_in_feeds_and_used_in_outputs() -> None:
         ({"x": ROW, "z": ROW}, None, InputMismatch, "got ['x', 'z']"),
         ({}, None, InputMismatch, "got []"),
         ({"x": ROW[0]}, None, InputMismatch, "expected the shape [?, 3]"),
-        ({"x": [1.0]}, None, WrongType, "feed_batch must be npdata"),
+        ({"x": [1.0]}, None, InputMismatch, "expected the shape [?, 3], got [1]"),
+        ({"x": [["a", 1, 2]]}, None, InputMismatch, "'x' is no array: 'a' is not a number"),
+        ({"x": [[1], [1, 2]]}, None, InputMismatch, "'x' is no array: "),
+        ({"x": "abc"}, None, InputMismatch, "'x' is no array: "),
+        ({"x": None}, None, InputMismatch, "'x' is no array: it is of type NoneType"),
+        ({"x": {"y": 1}}, None, InputMismatch, "'x' is no array: it is of type dict"),
+        ({"x": object()}, None, WrongType, "feed_batch must be npdata"),  # by no caller
         ({"x": ROW}, ("z",), InputMismatch, "outputs ['twice', 'y'], requested ['z']"),
     ],
 )

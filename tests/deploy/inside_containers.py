@@ -155,7 +155,9 @@ def test_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     subprocess.run([sys.executable, "-m", "penstock", "containerize", "app.py"], check=True)
     image = stand_in(Builder(project, tmp_path / "room"), (project / "Containerfile").read_text())
-    copied = {each.relative_to(image.root / "app").as_posix() for each in image.root.glob("app/**/*")}
+    copied = {
+        each.relative_to(image.root / "app").as_posix() for each in image.root.glob("app/**/*")
+    }
     assert copied == {"app.py", "part", "requirements.txt"}
     check_the_project(image, tmp_path, OTHERS)
 
