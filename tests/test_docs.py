@@ -129,7 +129,7 @@ def offline(document: Path) -> list[str]:
         for block in blocks_of(document)
         if block.language == "python"
         and f"python {block.name}" in commands(document)
-        and not any(each in block.text for each in (".connect(", "127.0.0.1:"))
+        and not any(each in block.text for each in (".connect(", "127.0.0.1:", "Service.read("))
     ]
 
 

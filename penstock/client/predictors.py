@@ -64,7 +64,7 @@ class VariantConf:
         compress_type: of requests by baidu_std: 0 none, 1 snappy, 2 gzip, 3 zlib.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of its range; the text begins with the field's name.
     """
 
     connect_timeout_ms: int = 2000
@@ -132,8 +132,9 @@ class VariantDescription(NamedTuple):
 
 
 class PredictorDescription(NamedTuple):
-    """One predictor of the file: an endpoint."""
+    """One predictor of the file, from a line on: an endpoint."""
 
+    line: int
     name: str
     service_name: str
     variants: list[VariantDescription]
@@ -178,6 +179,21 @@ def parse_replicas(cluster: object) -> list[Replica]:
     return found
 
 
+class _Refused(ValueError):
+    """A value of the file makes no sense.
+
+    Args:
+        field: its name.
+        problem: what is wrong.
+        variant: the index of its variant, if it is of one.
+    """
+
+    def __init__(self, field: str, problem: str, variant: int | None = None) -> None:
+        super().__init__(problem)
+        self.field = field
+        self.variant = variant
+
+
 def parse_predictors(text: str, source: str = "predictors.prototxt") -> Predictors:
     """Read the text of a file.
 
@@ -186,7 +202,7 @@ def parse_predictors(text: str, source: str = "predictors.prototxt") -> Predicto
         source: its name, for errors.
 
     Raises:
-        ModelError: the text names ``source`` and, if known, the line.
+        ModelError: the text names ``source`` and the line.
     """
     message: Any = _message_class()()
     try:
@@ -195,68 +211,98 @@ def parse_predictors(text: str, source: str = "predictors.prototxt") -> Predicto
         raise ModelError(text_form.problem_of(error, source)) from None
     if not message.predictors:
         raise ModelError(f"{source}: has no predictors")
+    places = text_form.places_of(text)
     found: list[PredictorDescription] = []
-    for number, given in enumerate(message.predictors, start=1):
-        where = f"{source}: predictor {given.name!r}"
-        if given.name in [each.name for each in found]:
-            raise ModelError(f"{where}: there is another one of this name (number {number})")
+    for number, given in enumerate(message.predictors):
+        line = places.fields["predictors"][number].line
         try:
-            found.append(_predictor(given, message.default_variant_conf))
-        except (ValueError, TypeError) as error:
-            raise ModelError(f"{where}: {error}") from error
+            if given.name in [each.name for each in found]:
+                raise _Refused("name", "there is another one of this name")
+            found.append(_predictor(given, message.default_variant_conf, line))
+        except _Refused as error:
+            where = f"{source}:{_line_of(error, places, number)}"
+            raise ModelError(f"{where}: predictor {given.name!r}: {error}") from error
     return Predictors(tuple(found), tuple(_without_effect(text, source)))
 
 
-def _predictor(given: Any, default: Any) -> PredictorDescription:
-    if given.endpoint_router != "WeightedRandomRender":
-        raise ValueError(f"endpoint_router is WeightedRandomRender: got {given.endpoint_router!r}")
+def _line_of(refused: _Refused, places: text_form.Place, number: int) -> int:
+    """The line of a value of the predictor with this number: its own, or of the default for all
+    variants; if it is missing, that of its variant or predictor.
+    """
+    place = places.fields["predictors"][number]
+    if refused.variant is None:
+        return place.line_of(refused.field) or place.line
+    place = place.fields["variants"][refused.variant]
+    line = place.line_of(refused.field)
+    if line is None and refused.field != "tag":
+        for default in places.fields.get("default_variant_conf", ()):
+            line = default.line_of(refused.field)
+    return line or place.line
+
+
+def _predictor(given: Any, default: Any, line: int) -> PredictorDescription:
+    router = given.endpoint_router
+    if router != "WeightedRandomRender":
+        raise _Refused(
+            "endpoint_router", f"endpoint_router is WeightedRandomRender: got {router!r}"
+        )
     if not given.variants:
-        raise ValueError("needs variants")
-    weights = _weights(given.weighted_random_render_conf.variant_weight_list)
-    if len(weights) != len(given.variants):
-        count = len(given.variants)
-        raise ValueError(f"variant_weight_list has {len(weights)} weights for {count} variants")
+        raise _Refused("variants", "needs variants")
+    weights = _weights(given.weighted_random_render_conf.variant_weight_list, len(given.variants))
     variants: list[VariantDescription] = []
-    for each, weight in zip(given.variants, weights, strict=True):
+    for at, (each, weight) in enumerate(zip(given.variants, weights, strict=True)):
         merged: Any = _message_class("VariantConf")()
         merged.CopyFrom(default)
         merged.MergeFrom(each)
         if merged.tag in [variant.tag for variant in variants]:
-            raise ValueError(f"two variants have the tag {merged.tag!r}")
+            raise _Refused("tag", f"two variants have the tag {merged.tag!r}", at)
         try:
             variants.append(_variant(merged, weight))
-        except ValueError as error:
-            raise ValueError(f"variant {merged.tag!r}: {error}") from error
-    return PredictorDescription(given.name, given.service_name, variants)
+        except _Refused as error:
+            raise _Refused(error.field, f"variant {merged.tag!r}: {error}", at) from error
+    return PredictorDescription(line, given.name, given.service_name, variants)
 
 
-def _weights(text: str) -> list[int]:
+def _weights(text: str, count: int) -> list[int]:
     parts = [each.strip() for each in text.split("|")]
+    problem = ""
     if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
-        raise ValueError(f"variant_weight_list is numbers with | between them: got {text!r}")
+        problem = f"is numbers with | between them: got {text!r}"
+    elif len(parts) != count:
+        problem = f"has {len(parts)} weights for {count} variants"
+    elif not any(map(int, parts)):
+        problem = f"has no weight above 0: got {text!r}"
+    if problem:
+        raise _Refused("variant_weight_list", f"variant_weight_list {problem}")
     return [int(each) for each in parts]
 
 
 def _variant(given: Any, weight: int) -> VariantDescription:
     connection, naming, rpc = given.connection_conf, given.naming_conf, given.rpc_parameter
     if not given.tag:
-        raise ValueError("needs a tag")
+        raise _Refused("tag", "needs a tag")
     kind, colon, listed = naming.cluster.rpartition("://")
     if colon and kind != "list":
-        raise ValueError(f"cluster is list://host:port,...: got {naming.cluster!r}")
+        raise _Refused("cluster", f"cluster is list://host:port,...: got {naming.cluster!r}")
     if not listed.strip():
-        raise ValueError("needs a cluster: list://host:port,...")
+        raise _Refused("cluster", "needs a cluster: list://host:port,...")
     cluster = [each.strip() for each in listed.split(",") if each.strip()]
-    parse_replicas(cluster)
-    conf = VariantConf(
-        connect_timeout_ms=connection.connect_timeout_ms,
-        rpc_timeout_ms=connection.rpc_timeout_ms,
-        connect_retry_count=connection.connect_retry_count,
-        hedge_request_timeout_ms=connection.hedge_request_timeout_ms,
-        load_balance_strategy=naming.load_balance_strategy,
-        protocol=rpc.protocol,
-        compress_type=rpc.compress_type,
-    )
+    try:
+        parse_replicas(cluster)
+    except ValueError as error:
+        raise _Refused("cluster", str(error)) from error
+    try:
+        conf = VariantConf(
+            connect_timeout_ms=connection.connect_timeout_ms,
+            rpc_timeout_ms=connection.rpc_timeout_ms,
+            connect_retry_count=connection.connect_retry_count,
+            hedge_request_timeout_ms=connection.hedge_request_timeout_ms,
+            load_balance_strategy=naming.load_balance_strategy,
+            protocol=rpc.protocol,
+            compress_type=rpc.compress_type,
+        )
+    except ValueError as error:
+        raise _Refused(str(error).partition(" ")[0], str(error)) from error
     split = None
     if given.split_conf.split_tag_name and given.split_conf.tag_candidates:
         values = tuple(each.strip() for each in given.split_conf.tag_candidates.split(","))

@@ -452,6 +452,8 @@ class Endpoint:
 class Service:
     """Endpoints by name. Thread-safe, as they are.
 
+        from penstock.client import Service  # not penstock.Service, which is a graph
+
         with Service.read("conf/predictors.prototxt", client_config="uci_client") as service:
             answer = service["general_model"].predict({"x": array})
 
@@ -529,7 +531,8 @@ class Service:
                     )
                 )
             except (ValueError, UnknownEncoding) as error:
-                raise ModelError(f"{file}: predictor {each.name!r}: {error}") from error
+                where = f"{file}:{each.line}: predictor {each.name!r}"
+                raise ModelError(f"{where}: {error}") from error
         return cls(endpoints)
 
     def __getitem__(self, name: str) -> Endpoint:

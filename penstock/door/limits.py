@@ -21,7 +21,7 @@ class DoorLimits:
         max_calls: requests beyond it are marked ``Exchange.over_limit``; the application refuses
             them.
         header_timeout: counts from the first byte of a request, or from the connection.
-        keep_alive: of HTTP/1.1; each connection adds up to a fifth.
+        keep_alive: of HTTP/1.1; each connection adds a tenth to three tenths.
         max_connection_age: each connection of HTTP/1.1 and HTTP/2 adds or takes up to a tenth.
         linger: for so long, input of a refused connection is discarded, so that the client reads
             the answer before it sees a reset.

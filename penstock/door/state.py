@@ -321,7 +321,9 @@ class DoorState:
     def keep_alive(self) -> float:
         """Return the keep-alive timeout of a new HTTP/1.1 connection.
 
-        It is randomized, so that clients that connected together do not reconnect together.
+        It is at least a tenth longer than the limit: a client that keeps connections for as long,
+        such as httpx, does not send a request on one that is just being closed. It is randomized,
+        so that clients that connected together do not reconnect together.
         """
-        spread = 1.0 + 0.2 * random()  # noqa: S311 - not for cryptography
+        spread = 1.1 + 0.2 * random()  # noqa: S311 - not for cryptography
         return self.limits.keep_alive * spread + self.sweeper.tick

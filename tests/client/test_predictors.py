@@ -71,7 +71,7 @@ WRONG = [
     ("}", "", "p"),
     ('"75|25"', '"75"', "1 weights for 2 variants"),
     ('"75|25"', '"a|25"', "numbers with | between them"),
-    ('"75|25"', '"0|0"', "weights of variants"),
+    ('"75|25"', '"0|0"', "no weight above 0"),
     ('"la"', '"fastest"', "load_balance_strategy is one of"),
     ('"baidu_std"', '"thrift"', "protocol is one of"),
     ("compress_type: 0", "compress_type: 9", "compress_type is 0 to 4"),
@@ -83,7 +83,11 @@ WRONG = [
     ('"WeightedRandomRender"', '"Other"', "endpoint_router is WeightedRandomRender"),
     ("predictors {", "default_variant_conf {", "has no predictors"),
     ("connect_timeout_ms: 2000", "connect_timeout_ms: 0", "connect_timeout_ms must be above 0"),
-    ("compress_type: 0", "compress_type: 4", "p: predictor 'general_model': variant 'var1': .*lz4"),
+    (
+        "compress_type: 0",
+        "compress_type: 4",
+        "p:23: predictor 'general_model': variant 'var1': .*lz4",
+    ),
     ("rpc_timeout_ms: 20000", "rpc_timeout_ms: ${TIMEOUT}", r"p:\d+: "),
     ("rpc_timeout_ms: 20000", "rpc_timeout_ms: 20s", r"p:\d+: "),
     ("rpc_timeout_ms: 20000", "rpc_timeout_ms: 99999999999", r"p:\d+: .*out of range"),
@@ -104,12 +108,47 @@ def test_what_is_not_supported_is_refused_by_name(
         Service.read(file)
 
 
+LINES = [
+    ('"la"', '"wrr"', '"wrr"', "load_balance_strategy is one of"),
+    ('"baidu_std"', '"thrift"', '"thrift"', "protocol is one of"),
+    ("connect_retry_count: 2", "connect_retry_count: -1", "-1", "must not be negative"),
+    ("list://127.0.0.1:9293", "bns://node", "bns://", "variant 'var2': cluster is list"),
+    ("list://127.0.0.1:9293", "list://nowhere", "list://nowhere", "must be host:port"),
+    ('cluster: "list://127.0.0.1:9293"', "", '"var2"', "needs a cluster"),
+    ('"75|25"', '"75"', '"75"', "1 weights for 2 variants"),
+    ('"75|25"', '"0|0"', '"0|0"', "no weight above 0"),
+    ('"WeightedRandomRender"', '"Other"', '"Other"', "endpoint_router is"),
+    ('"var2"', '"var1" # again', "# again", "two variants have the tag"),
+    (
+        'tag: "var2"',
+        'tag: "var2" rpc_parameter < protocol: "x" >',
+        '"x"',
+        "variant 'var2': protocol",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "there", "error"), LINES, ids=range(len(LINES)))
+@pytest.mark.parametrize("shape", ["blocks", "a list"])
+def test_a_value_that_is_refused_is_named_with_its_line(
+    old: str, new: str, there: str, error: str, shape: str
+) -> None:
+    text = edited(old, new)
+    if shape == "a list":
+        text = text.replace("variants {", "variants: [ {", 1).replace("  variants {", "  , {")
+        text = text.rstrip()[:-1] + "] }"
+    number = next(at for at, line in enumerate(text.splitlines(), start=1) if there in line)
+    number -= there == '"var2"'  # what is missing has its variant's line
+    with pytest.raises(ModelError, match=rf"^p:{number}: predictor 'general_model': .*{error}"):
+        parse_predictors(text, "p")
+
+
 def test_a_token_is_for_every_endpoint_of_the_file_and_baidu_std_has_no_place_for_one(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "predictors.prototxt"
     file.write_text(ORIGINAL)
-    where = f"{file}: predictor 'general_model': variant 'var1': a token is for gRPC"
+    where = f"{file}:23: predictor 'general_model': variant 'var1': a token is for gRPC"
     with pytest.raises(ModelError, match=where):
         Service.read(tmp_path, token="secret-of-mine")
     file.write_text(edited('"baidu_std"', '"h2:grpc"'))
@@ -139,5 +178,6 @@ def test_a_file_with_nonsense_is_read_or_refused_as_such(edits: list[tuple[int, 
 
 def test_two_predictors_of_one_name_are_refused() -> None:
     twice = ORIGINAL + ORIGINAL[ORIGINAL.index("predictors {") :]
-    with pytest.raises(ModelError, match="another one of this name"):
+    line = twice.count("\n", 0, twice.rindex("\n  name: ")) + 2
+    with pytest.raises(ModelError, match=rf":{line}: .*another one of this name"):
         parse_predictors(twice)

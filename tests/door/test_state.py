@@ -50,6 +50,17 @@ async def busy(time: Time, limit: float = LIMIT) -> DoorState:
     return state
 
 
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 66.0), (0.5, 72.0), (1.0, 78.0)])
+async def test_a_connection_is_kept_longer_than_by_a_client_with_the_same_limit(
+    chance: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application: Any = None
+    state = DoorState(application, DoorLimits(keep_alive=60.0), ByteBudget(1 << 20))
+    monkeypatch.setattr(door_state, "random", lambda: chance)
+    # The sweeper's time, from which it counts, may be one tick old.
+    assert state.keep_alive() == pytest.approx(seconds + state.sweeper.tick)
+
+
 async def turns(loops: int = 5) -> None:
     for _ in range(loops):
         await asyncio.sleep(0)

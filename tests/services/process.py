@@ -32,7 +32,8 @@ ECHO = Path(__file__).with_name("echo.py")
 LOG_TAIL_LINES = 60
 KEPT = 2.0
 """Seconds for which a test's client keeps an idle connection. The ``keep_alive`` of a service is
-5 s, as that of httpx is: a request could be sent just while the service closes the connection."""
+5 s, and half a second more than that of httpx: on a busy machine a request could be sent just while
+the service closes the connection."""
 
 # The kernel's ephemeral ports for outgoing connections begin at 32768 (Linux's default), so a port
 # below stays free between being chosen here and being bound by the server.
