@@ -93,7 +93,8 @@ _OF_SERVICE: Final = (
         "penstock_external_store_fetched_bytes",
         "counter",
         (),
-        "Bytes that they have fetched from there.",
+        "Bytes that they have fetched from there; the value of a remote op that its caller fetches"
+        " to see that both use one store counts as well.",
     ),
     Family(
         "penstock_external_store_inline",

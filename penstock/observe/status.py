@@ -214,6 +214,7 @@ def shown(report: dict[str, Any]) -> str:
         ]
         for op in graph["ops"]:
             lines += [_op(op), *(f"    {each}" for each in lines_of(op, report["engines"]))]
+    lines += _store(report.get("external_store"))
     if any(map(_opens_versions_in_threads, report["graphs"])):
         lines.append(f"memory    {_KEPT_BY_THREADS}")
     lines += [line for each in report.get("rollouts", ()) for line in _rollout(each)]
@@ -230,6 +231,19 @@ def shown(report: dict[str, Any]) -> str:
         if each["why"]:
             lines.append(f"repository {each['name']}  {each['why']}")
     return "\n".join(lines)
+
+
+def _store(store: dict[str, Any] | None) -> list[str]:
+    """The external store: who can use it, what went there, and what is wrong with it."""
+    if store is None:
+        return []
+    put, fetched = (f"{store[f'{each}_bytes'] / 2**20:.1f} MiB" for each in ("put", "fetched"))
+    line = (
+        f"store     {store['available']} of {store['users']} users can use it"
+        f"  keys {store['in_use']}  put {put}  fetched {fetched}"
+        f"  inline {store['inline']}  lost {store['lost']}"
+    )
+    return [line, *([f"  the external store {store['why']}"] if store["why"] else [])]
 
 
 def _called(name: str | None) -> str:

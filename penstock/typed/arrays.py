@@ -65,6 +65,12 @@ class Array:
                 f"an array of {self.dtype} cannot be sent: the dtype is one of bool, integers,"
                 f" floats, or 'str'; {instead}"
             )
+        for size in self.shape or ():
+            if isinstance(size, int) and size < 0:
+                raise ValueError(
+                    f"the shape of an array has no size {size}: write None for any size, as in"
+                    f" {tuple(None if size == each else each for each in self.shape or ())}"
+                )
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -130,6 +130,30 @@ def test_inputs_and_outputs_are_shown_with_their_shapes() -> None:
     assert shown(report).splitlines()[-1] == expected
 
 
+def test_the_external_store_is_shown_with_what_is_wrong_with_it() -> None:
+    store = {
+        "users": 3, "available": 1, "why": "does not accept the user and the password",
+        "in_use": 2, "put_bytes": 9 << 20, "fetched_bytes": 3 << 19, "inline": 4, "lost": 5,
+    }  # fmt: skip
+    report = {
+        "ready": True,
+        "engines": 1,
+        "requests": {"answered": 0},
+        "seconds": {"sum": 0.0},
+        "answers": {},
+        "refusals": {},
+        "graphs": [],
+        "external_store": store,
+    }
+    assert shown(report).splitlines()[3:] == [
+        "store     1 of 3 users can use it  keys 2  put 9.0 MiB  fetched 1.5 MiB  inline 4  lost 5",
+        "  the external store does not accept the user and the password",
+    ]
+    right = {**report, "external_store": {**store, "available": 3, "why": None}}
+    assert len(shown(right).splitlines()) == 4
+    assert len(shown({**report, "external_store": None}).splitlines()) == 3
+
+
 def test_callers_are_shown_with_what_was_refused() -> None:
     report = {
         "ready": True,

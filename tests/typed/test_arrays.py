@@ -99,6 +99,12 @@ def test_other_dtypes_are_refused_where_they_are_written(dtype: str, instead: st
         Array(dtype)
 
 
+def test_a_negative_size_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ValueError, match=r"no size -1: write None .* \(None, 1024, None\)$"):
+        Array("float32", (-1, 1024, -1))
+    assert Array("float32", (None, "n", 0)).shape == (None, "n", 0)
+
+
 @pytest.mark.parametrize("kind", ["wav", "audio/*", "audio/wav; x=1", "Audio/wav\r\nx: y"])
 def test_a_media_type_of_bytes_is_one_type(kind: str) -> None:
     with pytest.raises(ValueError, match="such as 'audio/wav'"):
