@@ -141,6 +141,8 @@ def _run_config(path: Path) -> None:
         yml_file=path,
         overrides=now.overrides,
         over=now.over,
+        # Whether ports are missing is known when the service is: it may have them in code.
+        defaults={("http_port",): 0},
         environ=os.environ,
         lenient=now.lenient,
         ops_are_known=False,

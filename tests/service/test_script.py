@@ -226,9 +226,12 @@ def test_a_class_that_needs_a_name_without_one_is_an_error_with_the_fix() -> Non
         run_file(Path("config.yml"))
 
 
-def test_a_configuration_that_names_an_app_is_refused_with_where_its_keys_are_set() -> None:
+@pytest.mark.parametrize("port", ["rpc_port: 0\n", ""])
+def test_a_configuration_that_names_an_app_is_refused_with_where_its_keys_are_set(
+    port: str,
+) -> None:
     text = "from penstock import App\napp = App('shop')\n"
-    write(text, config="rpc_port: 0\nservice: service.py:app\n")
+    write(text, config=f"{port}service: service.py:app\n")
     with pytest.raises(StartupError, match=r"app is an App, .* run that, and set keys there"):
         run_file(Path("config.yml"))
 
@@ -243,6 +246,7 @@ def test_a_configuration_that_names_an_app_is_refused_with_where_its_keys_are_se
             StartupError,
             r"service\.py has no service named 'Uic': it has Uci",
         ),
+        ("service: service.py:Uci\n", ConfigError, "config.yml: set rpc_port or http_port"),
         ("rpc_port: 0\nservice: service.py\n", ConfigError, "service: .*such as service.py:Ocr"),
         ("worker_nun: 1\nrpc_port: 0\n", ConfigError, "config.yml:1: worker_nun"),
     ],
