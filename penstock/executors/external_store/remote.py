@@ -118,8 +118,9 @@ class StoredModel:
             RequestError: as that does; ValueLost: a value is needed, and cannot be had.
         """
         key = self._side.key_for(sample)
-        stored = any(type(each) is Stored for each in feed.values())
-        nested = any(type(each) in (dict, list, tuple) for each in feed.values())
+        holders = [each for each in feed.values() if _holds_stored(each)]
+        stored = bool(holders)
+        nested = any(type(each) is not Stored for each in holders)
         if self._now() < self._not_before:
             if key is not None or stored:
                 self._side.counts.add(inline=1)
@@ -131,7 +132,8 @@ class StoredModel:
             if found is not None:
                 return found
             self._side.counts.add(inline=1)
-        return await self._model.run(await self._fetched(feed), fetch, deadline, log_id, fields)
+        whole = await self._fetched(feed) if stored else feed
+        return await self._model.run(whole, fetch, deadline, log_id, fields)
 
     async def _run_stored(
         self,
@@ -248,6 +250,16 @@ class StoredModel:
         if problem != self._problem:
             self._problem = problem
             _log.warning("op %s: values are sent without the external store: %s", self._op, problem)
+
+
+def _holds_stored(value: Any) -> bool:
+    """Whether a value is in the store, or a part of it."""
+    kind = type(value)
+    if kind is dict:
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return kind is Stored
+    return any(map(_holds_stored, value))
 
 
 def _stand_in(value: Any) -> Any:

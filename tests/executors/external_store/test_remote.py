@@ -180,6 +180,18 @@ async def test_only_what_is_elsewhere_uses_the_store(site: Site) -> None:
     assert [*site.store.kept] == [KEY]
 
 
+async def test_a_list_of_a_caller_is_sent_and_the_output_stays_in_the_store(site: Site) -> None:
+    found = await site.run(LARGE.tolist())
+    assert type(found) is Stored
+    assert (site.value(found) == LARGE + 1).all()
+
+
+async def test_a_value_inside_another_one_is_fetched(site: Site) -> None:
+    with pytest.raises(InputMismatch, match=r"got \[1, 500\]"):
+        await site.run([site.stored()])
+    assert site.store.calls.count("get") == 1
+
+
 async def test_a_value_that_is_cast_is_fetched_and_sent(site: Site) -> None:
     value = site.stored(LARGE.astype(np.float64))
     assert ((await site.run(value, NOBODY)) == LARGE + 1).all()
