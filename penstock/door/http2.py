@@ -42,6 +42,9 @@ from penstock.protocols.http2.events import with_data_joined
 from penstock.protocols.http2.stream import CLOSED, Outbox
 
 _PING: Final = b"penstock"
+_ACKNOWLEDGEMENT: Final = 5.0
+"""Most seconds for which a client of an old connection may acknowledge the first GOAWAY: as long as
+gRPC for Go waits. What it sends before it has read that is answered."""
 
 _BULK: Final = 64 << 10
 """Bytes of large pieces above which output is written without joining."""
@@ -236,6 +239,7 @@ class Http2Session(Connection):
     """
 
     __slots__ = (
+        "_acknowledges_until",
         "_draining",
         "_drains_soon",
         "_expires",
@@ -269,6 +273,7 @@ class Http2Session(Connection):
         self._drains_soon = False  # once no request is open
         self._expires = shared.expiry()
         self._waits_until = 0.0  # for a moment without open requests
+        self._acknowledges_until = 0.0  # the first GOAWAY, unless the door drains
         self._head: RequestHead | None = None  # of the last request
         self._leaving = False
         self._resuming = False
@@ -400,6 +405,7 @@ class Http2Session(Connection):
             self.end(linger=True)
             self.gone()
         elif isinstance(event, PingAcknowledged) and self._draining:
+            self._acknowledges_until = 0.0
             self._announce_last_stream()
 
     def _refuse_head(self, event: HeadTooLarge) -> None:
@@ -516,8 +522,9 @@ class Http2Session(Connection):
             self._refill_at = now + 1.0
             core.refill()
         if self._draining:
-            self._announce_last_stream()
-            self._leaving = True
+            if self.shared.draining or now >= self._acknowledges_until:
+                self._announce_last_stream()
+                self._leaving = True
         elif self._drains_soon:
             if self.shared.draining or now >= self._waits_until:
                 self._announce_drain()
@@ -649,6 +656,7 @@ class Http2Session(Connection):
             self._announce_last_stream()
             self._leaving = True
         else:
+            self._acknowledges_until = self.shared.sweeper.now + _ACKNOWLEDGEMENT
             self.core.go_away(final=False)
             self.core.ping(_PING)
 

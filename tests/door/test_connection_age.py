@@ -16,6 +16,7 @@ from penstock.door.http2 import Http2Session
 from penstock.door.limits import DoorLimits
 from penstock.door.state import DoorState
 from penstock.protocols.http2 import encode_block
+from penstock.protocols.http2.frames import ACK, PING, frame
 from tests.kit.http1 import connected, request
 from tests.kit.http2 import linked
 from tests.protocols.http2 import peers
@@ -145,7 +146,10 @@ async def test_a_client_of_http2_with_open_requests_has_as_long_again() -> None:
     session.check(door.at(2.12 * AGE))
     await asyncio.sleep(0)
     assert GOAWAY + b"\x7f\xff\xff\xff" in door.transport.written
-    session.check(door.at(2.12 * AGE + 1))
+    session.check(door.at(2.12 * AGE + 4.9))
+    await asyncio.sleep(0)
+    assert GOAWAY + b"\x00\x00\x00\x01" not in door.transport.written
+    session.check(door.at(2.12 * AGE + 5.1))
     await asyncio.sleep(0)
     assert GOAWAY + b"\x00\x00\x00\x01" in door.transport.written
     assert not session.closing, "a request is open"
@@ -163,6 +167,23 @@ async def test_a_client_of_grpc_with_open_requests_gets_the_two_steps_at_once() 
     assert GOAWAY + b"\x7f\xff\xff\xff" in door.transport.written
     assert not session.closing
     assert b"yes" in await door.answer()
+
+
+async def test_what_a_slow_client_sends_before_it_has_read_the_first_step_is_answered() -> None:
+    door = Door(max_connection_age=AGE)
+    session = Http2Session(door.shared, door.transport)
+    session.data_received(opening(GRPC))
+    for more in (0, 1, 2, 3, 4):
+        session.check(door.at(1.11 * AGE + more))
+    await door.answer()
+    block = encode_block([*peers.POST, GRPC])
+    session.data_received(peers.headers(3, block, end=True))
+    session.data_received(frame(PING, ACK, 0, b"penstock"))
+    session.check(door.at(1.11 * AGE + 4.5))
+    await asyncio.sleep(0)
+    assert GOAWAY + b"\x00\x00\x00\x03" in door.transport.written
+    assert b"yes" in await door.answer()
+    assert session.closing
 
 
 async def test_a_door_that_drains_does_not_wait_for_an_old_connection() -> None:
