@@ -108,7 +108,8 @@ test-real: $(READY) ## real services as processes, real models, real clients (in
 	$(BIN)/python -m pytest -m "($(REAL)) and alone and not faults" $(ALONE)
 
 test-faults: $(READY) ## break things on purpose, with real processes (in the gate six minutes)
-	$(BIN)/python -m pytest $(FOURS) -m "($(FAULTS)) and not alone" tests/faults tests/attacks
+	$(BIN)/python -m pytest $(FOURS) -m "($(FAULTS)) and not alone" tests/faults
+	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/attacks  # by clients of low priority
 	$(BIN)/python -m pytest -m "($(FAULTS)) and alone" tests/faults tests/attacks
 
 swaps: $(READY) ## change a model 100 times under load, half of the versions broken (half an hour)

@@ -31,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield server
 
 
-def load(*steps: Step, duration: float = 0.5, connections: int = 1, timeout: float = 10) -> Load:
+def load(*steps: Step, duration: float = 1.5, connections: int = 1, timeout: float = 10) -> Load:
     return Load(
         steps=steps or (Step(concurrency=4), Step(rate=100)),
         duration=duration,
