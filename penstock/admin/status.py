@@ -254,6 +254,7 @@ class Reporter:
             found["seats"] = {"all": seen.workers, "taken": seen.workers - seen.idle}
             found["steps"] = of_steps(counts)
         if isinstance(stage.executor, WorkerPool):
+            found["ready"] = stage.executor.ready
             places, lost = stage.executor.places
             found["places"] = [{"engine": self._index, **each} for each in places]
             found["lost"] = [{"engine": self._index, **each} for each in lost]

@@ -20,6 +20,7 @@ from penstock.executors.seats.counts import SECONDS as STEP_SECONDS
 from penstock.executors.workers.places import RUNNING as RUNS
 from penstock.executors.workers.places import STATES
 from penstock.observe.counters import ROWS, SECONDS
+from penstock.observe.places import idle
 from penstock.observe.swaps import SERVED
 from penstock.version import VERSION
 
@@ -316,7 +317,8 @@ _OF_OPS: Final = (
         "penstock_op_workers",
         "gauge",
         (*_OP, "state"),
-        "Workers, by state: idle or busy; of an op with seats its seats, free or taken.",
+        "Workers, by state: idle, busy, or missing (there is none now, and no batch for it); of an"
+        " op with seats its seats, free or taken.",
     ),
     Family(
         "penstock_op_worker_states",
@@ -567,9 +569,10 @@ class Families:
             add(family, op.get(key, 0), *labels)
         for family, key in _CHANGES.items():
             add(family, op["worker_changes"].get(key, 0), *labels)
-        workers, idle = op.get("workers", 0), op.get("idle", 0)
-        add("penstock_op_workers", idle, *labels, "idle")
-        add("penstock_op_workers", max(0, workers - idle), *labels, "busy")
+        workers, slots, can = op.get("workers", 0), op.get("idle", 0), idle(op)
+        add("penstock_op_workers", can, *labels, "idle")
+        add("penstock_op_workers", max(0, workers - slots), *labels, "busy")
+        add("penstock_op_workers", slots - can, *labels, "missing")
         if "places" in op:
             self._add_places(op["places"], *labels)
         if "steps" in op:

@@ -50,6 +50,14 @@ def missing(op: Report) -> int:
     return sum(each["state"] in (WAITING, FAILED) for each in op.get("places", ()))
 
 
+def idle(op: Report) -> int:
+    """The number of its workers that can take a batch now: a worker that is not there has none, but
+    is no idle one.
+    """
+    slots, busy = op.get("idle", 0), op.get("workers", 0) - op.get("idle", 0)
+    return int(slots if "ready" not in op else min(slots, max(0, op["ready"] - busy)))
+
+
 def called(node: Report) -> str:
     """What messages call a node: its host name if it has one, and its address."""
     host, address = node["host"], node["address"]

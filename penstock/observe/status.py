@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.client.token import Token, TokenStays, hint, with_token
 from penstock.errors import PenstockError
-from penstock.observe.places import lines_of
+from penstock.observe.places import idle, lines_of
 from penstock.observe.swaps import unresolved
 from penstock.observe.watch import quantiles
 from penstock.runtimes.model_input import described_tensor
@@ -325,7 +325,7 @@ def _batches(op: dict[str, Any]) -> str:
     size = op["samples"] / batches
     phases = " + ".join(f"{1000 * each / batches:.2f}" for each in op["seconds"].values())
     return (
-        f"{op['idle']} of {op['workers']} workers idle  waiting {op['waiting']}"
+        f"{idle(op)} of {op['workers']} workers idle  waiting {op['waiting']}"
         f"  batches {op['batches']} of {size:.1f}  ms a batch {phases}"
     )
 

@@ -268,8 +268,15 @@ def test_an_op_in_processes_of_its_own_has_the_states_of_its_workers_and_their_n
     places.waits(3, Lack("", {"CPU": 1}, True))
     places.waits(4, Lack("", {"CPU": 9}, False))
     places.failed(5, "")
-    plain["graphs"][0]["ops"].append(op("ocr/read", places=places.plain(2.0)[0]))
+    numbers = {"workers": 6, "idle": 5, "ready": 2}
+    plain["graphs"][0]["ops"].append(op("ocr/read", places=places.plain(2.0)[0], **numbers))
     found = _series(plain)
+    taken = {
+        labels[2]: value
+        for (name, labels), value in found.items()
+        if name == "penstock_op_workers" and labels[0] == "read"
+    }
+    assert taken == {"idle": 1, "busy": 1, "missing": 4}
     states = {
         labels[2]: value
         for (name, labels), value in found.items()

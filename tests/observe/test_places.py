@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.executors.workers.places import Lack, Places
-from penstock.observe.places import called, lines_of, missing, span
+from penstock.observe.places import called, idle, lines_of, missing, span
 
 NODE = {"id": "ab", "address": "192.0.2.7", "host": "gpu-7"}
 OTHER = {"id": "cd", "address": "192.0.2.8", "host": "192.0.2.8"}
@@ -85,3 +85,24 @@ def test_a_duration_is_short(seconds: float, text: str) -> None:
 
 def test_a_node_has_its_address_once() -> None:
     assert [called(each) for each in (NODE, OTHER)] == ["gpu-7 (192.0.2.7)", "192.0.2.8"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "slots", "ready", "expected"),
+    [
+        (1, 1, 0, 0),  # the only one is lost
+        (2, 2, 1, 1),  # one of two is starting
+        (2, 1, 1, 0),  # the one that is there has a batch
+        (2, 0, 1, 0),  # and another batch waits for the other one
+        (2, 2, 2, 2),
+        (1, 1, 2, 1),  # the other slot is disabled, but its worker has just started
+    ],
+)
+def test_a_worker_that_is_not_there_is_not_idle(
+    workers: int, slots: int, ready: int, expected: int
+) -> None:
+    assert idle({"workers": workers, "idle": slots, "ready": ready}) == expected
+
+
+def test_every_free_slot_of_an_op_without_processes_is_an_idle_worker() -> None:
+    assert idle({"workers": 3, "idle": 2}) == 2

@@ -204,3 +204,29 @@ def test_an_op_with_seats_is_shown_with_those_taken_and_its_steps() -> None:
     assert shown(report).splitlines()[-1] == "    not started for 7.0 s: worker 0: no room here"
     op["steps"] = {"count": 0, "running": {"sum": 0}, "seconds": {"sum": 0}}
     assert "steps 0 of 0.0  ms a step 0.00" in shown(report)
+
+
+def test_a_worker_that_is_lost_is_not_shown_as_idle() -> None:
+    places = Places(1, 0.0)
+    places.runs(0, 7, 1.0)
+    places.ended(0, "signal SIGKILL", 2.0, lost=True)
+    op = {
+        "name": "shout", "workers": 1, "idle": 1, "ready": 0, "waiting": 0, "batches": 0,
+        "samples": 0, "seconds": {}, "elements": 0, "batching": {"why": None},
+        **dict(zip(("places", "lost"), places.plain(3.0), strict=True)),
+    }  # fmt: skip
+    for each in op["places"] + op["lost"]:
+        each["engine"] = 0
+    graph = {"name": "g", "version": "1", "state": "serving", "inside": 0, "signature": None}
+    report = {
+        "ready": True,
+        "engines": 1,
+        "requests": {"answered": 0},
+        "seconds": {"sum": 0.0},
+        "answers": {},
+        "refusals": {},
+        "graphs": [{**graph, "ops": [op]}],
+    }
+    *_, line, lost = shown(report).splitlines()
+    assert line.startswith("  op    shout  0 of 1 workers idle  waiting 0")
+    assert lost == "    lost 1.0 s ago: worker 0: signal SIGKILL, not back"

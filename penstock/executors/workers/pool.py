@@ -96,6 +96,11 @@ class WorkerPool(ABC, Generic[W]):
         return self._places.plain(self._loop.time())
 
     @property
+    def ready(self) -> int:
+        """How many of ``workers`` have a process that is there, and not still starting."""
+        return len(self._alive) * self._seats
+
+    @property
     def alive(self) -> bool:
         """Whether there is a worker that is not on probation."""
         now = self._loop.time()

@@ -110,11 +110,13 @@ async def test_the_status_has_where_its_workers_are_and_which_were_lost() -> Non
     wanted = ("engine", "worker", "state", "where", "node")
     assert sorted(workers("places", *wanted)) == running
     assert workers("lost") == []
+    assert report["ready"] == 2
     hosts.refuse = NoWorkerError("no room here")
     assert type((await harness.request(do="die")).error) is WorkerDied
     await until(lambda: ["waiting"] in workers("places", "state"))
     (missing,) = [each for each in report["places"] if each["state"] == "waiting"]
     assert missing["why"] == "no room here"
+    assert (report["workers"], report["idle"], report["ready"]) == (2, 2, 1)
     ((engine, worker, where, how, back),) = workers(
         "lost", "engine", "worker", "where", "how", "back"
     )
