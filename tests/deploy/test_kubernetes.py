@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +275,47 @@ def test_the_program_is_started_by_flags_that_it_knows() -> None:
             command, *flags = pod["args"]
             assert command == "serve"
             assert parser().parse_intermixed_args(flags).model_repository == ["s3://models"]
+
+
+FAKE_RAY = """#!/bin/sh
+echo "$*" >> joined
+[ "$(wc -l < joined)" -gt 1 ] || exit 1  # there is no head yet
+cp /bin/sleep raylet && exec ./raylet 0.5
+"""
+FAKE_SERVICE = """#!/bin/sh
+wc -l < joined > before
+echo "$$ $*"
+until [ "$(wc -l < joined)" -gt 3 ]; do sleep 0.01; done
+"""
+
+
+@pytest.mark.real
+def test_a_pod_whose_node_has_ended_joins_the_cluster_again_beside_the_service(
+    tmp_path: Path,
+) -> None:
+    for name, text in (("ray", FAKE_RAY), ("penstock", FAKE_SERVICE)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    pod = container(build(FOLDER / "overlays/ray"))
+    (command,) = pod["args"]
+    # In a session of its own, whose rest ends with it.
+    with subprocess.Popen(
+        [*pod["command"], command.replace("sleep 5;", "sleep 0.1;")],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as shell:
+        try:
+            assert shell.wait(60) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+        assert shell.stdout is not None
+        assert shell.stdout.read() == f"{shell.pid} run app.py\n", "it is process 1"
+    assert int((tmp_path / "before").read_text()) >= 1
+    joined = (tmp_path / "joined").read_text().splitlines()
+    assert len({*joined}) == 1
+    assert joined[0].startswith("start --address=penstock-head-svc:6379 --num-cpus=0 ")
+    assert joined[0].endswith(" --block")

@@ -20,7 +20,7 @@ from tests.service.scripts import BackgroundCall, post, until
 from tests.services.process import running
 
 AWAY = "127.0.0.2"
-ENDED = "the process that talks to Ray at auto ended"
+ENDED = " (auto) ended: status "
 
 
 @pytest.mark.timeout(600)
