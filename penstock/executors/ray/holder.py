@@ -47,10 +47,16 @@ _LINE_BYTES: Final = 1 << 24
 
 
 class Holder:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, ray: Any) -> None:
+    Args:
+        ray: the module.
+        local: whether the cluster is that of this process, which nobody makes larger.
+    """
+
+    def __init__(self, ray: Any, *, local: bool = False) -> None:
         self._ray = ray
+        self._local = local
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._killed: dict[int, asyncio.Event] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -94,6 +100,10 @@ class Holder:
         from penstock.executors.ray.actor import Host
 
         ray, wants = self._ray, order["wants"]
+        if self._local:
+            lack = await self._what_is_missing(wants)
+            if lack.possible is False:
+                raise NoPlaceError(lack.text)
         others = {key: amount for key, amount in wants.items() if key not in ("CPU", "GPU")}
         actor = (
             ray.remote(Host)
@@ -177,7 +187,7 @@ class Holder:
 
 
 class NoPlaceError(Exception):
-    """No node had room for a worker in time."""
+    """No node had room for a worker in time, or none ever has."""
 
 
 def missing(
@@ -295,6 +305,10 @@ def main() -> None:
         given = json.loads(file.readline())
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     local = given["address"] is None
+    if local:
+        # Its processes then listen on the loopback; Ray would replace 127.0.0.1 as an argument by
+        # the machine's own address, and listen on all of them. It does not on macOS and Windows.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         if not local:
             is_there(given["address"])
@@ -315,7 +329,7 @@ def main() -> None:
         return
     for each in (signal.SIGTERM, signal.SIGINT):  # which Ray sets; the engine decides
         signal.signal(each, signal.SIG_IGN)
-    asyncio.run(Holder(ray).serve(line))
+    asyncio.run(Holder(ray, local=local).serve(line))
     ray.shutdown()
 
 

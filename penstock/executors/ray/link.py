@@ -10,8 +10,11 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
+from penstock.executors.elsewhere.output import Lines
+from penstock.executors.processes.crash_report import printable
 from penstock.executors.workers.places import Lack
 from penstock.executors.workers.pool import LOG_AFTER, NoWorkerError
 
@@ -23,14 +26,29 @@ _END_TIMEOUT: Final = 10.0
 """Seconds for the process to end with its cluster; then it is killed, and the cluster with it."""
 _CLOSED: Final = 2.0  # seconds for the process to end when it has closed its socket
 _LINE_BYTES: Final = 1 << 20
+_OUTPUT_BYTES: Final = 64 << 10  # that are read at once
 
 COMMAND: Final = (sys.executable, "-P", "-m", "penstock.executors.ray.holder")
 """The program, without its arguments."""
 
 
 def label_of(address: str | None) -> str:
-    """What messages call the cluster at this address."""
-    return "Ray on this machine" if address is None else f"Ray at {address}"
+    """What messages call the cluster at this address; where it is known, with what auto means."""
+    if address is None:
+        return "Ray on this machine"
+    meant = _meant_by_auto() if address == "auto" else ""
+    return f"Ray at {meant} ({address})" if meant else f"Ray at {address}"
+
+
+def _meant_by_auto() -> str:
+    """The address that Ray takes for auto: of its variable, or of the last ``ray start`` here."""
+    if given := os.environ.get("RAY_ADDRESS"):
+        return "" if given == "auto" else given
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - Ray's
+    try:
+        return printable(Path(folder, "ray", "ray_current_cluster").read_text().strip())
+    except (OSError, ValueError):
+        return ""
 
 
 class Placed:
@@ -59,14 +77,64 @@ class Placed:
             self._holder.tell({"kill": self._number})
 
 
-class _Process:
-    """One run of the process."""
+class _Output:
+    """Logs what the process writes, line by line: most of it is Ray's own.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, label: str) -> None:
+    Args:
+        label: what messages call the cluster.
+        level: of the events.
+
+    Attributes:
+        last: the last line.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, label: str, level: int) -> None:
+        self._read, self.written = os.pipe()
+        os.set_blocking(self._read, False)
+        self._loop, self._label, self._level = loop, label, level
+        self._lines = Lines()
+        self._closed = False
+        self.last = ""
+        loop.add_reader(self._read, self._look)
+
+    def _look(self) -> None:
+        try:
+            data = os.read(self._read, _OUTPUT_BYTES)
+        except BlockingIOError:
+            return
+        for line in self._lines.receive(data):
+            self._log(line)
+        if not data:
+            self._loop.remove_reader(self._read)
+
+    def _log(self, line: bytes) -> None:
+        self.last = printable(line.decode(errors="backslashreplace"))
+        _log.log(self._level, "%s: %s", self._label, self.last)
+
+    def close(self) -> None:
+        """Log what is left. Ray's own processes may have the other end, and live longer."""
+        if self._closed:
+            return
+        self._closed = True
+        self._look()
+        self._loop.remove_reader(self._read)
+        if last := self._lines.end():
+            self._log(last)
+        os.close(self._read)
+
+
+class _Process:
+    """One run of the process; see Holder for the arguments."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, label: str, limit: str, output_level: int
+    ) -> None:
         self.loop = loop
         self.over = False
         self.address = ""
         self._label = label
+        self._limit = limit
+        self._output = _Output(loop, label, output_level)
         self._workers: dict[int, tuple[str, Placed]] = {}  # with what messages call it
         self._fits: dict[int, asyncio.Future[str]] = {}
         self._last = 0
@@ -83,28 +151,32 @@ class _Process:
         Raises:
             NoWorkerError: it has none within so many seconds, with the reason.
         """
-        ours, theirs = socket.socketpair()
+        ours, written = None, self._output.written
         try:
-            with theirs:
-                self._process = await asyncio.create_subprocess_exec(
-                    *command,
-                    *(str(theirs.fileno()), str(os.getpid())),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=2,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,  # signals of a terminal are the engine's
-                )
+            with os.fdopen(written, "wb", buffering=0):
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    self._process = await asyncio.create_subprocess_exec(
+                        *command,
+                        *(str(theirs.fileno()), str(os.getpid())),
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=written,
+                        stderr=written,
+                        pass_fds=(theirs.fileno(),),
+                        start_new_session=True,  # signals of a terminal are the engine's
+                    )
             ours.setblocking(False)
             self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
         except BaseException:
-            ours.close()
+            if ours is not None:
+                ours.close()
+            self._output.close()
             raise
         try:
             self.tell(given)
             told = await self._answer(timeout)
             if "ready" not in told:
-                why = told.get("failed", "the process that talks to it has ended")
-                raise NoWorkerError(f"{self._label} cannot be used: {why}")
+                raise NoWorkerError(f"{self._label} cannot be used: {await self._why(told)}")
         except BaseException:
             await self.stop(0.0)
             raise
@@ -153,6 +225,8 @@ class _Process:
             await process.wait()
         if self._reading is not None:
             await self._reading
+        else:
+            self._output.close()
 
     async def _answer(self, timeout: float | None) -> dict[str, Any]:
         """What it tells first; meanwhile the log has that it takes long."""
@@ -165,12 +239,20 @@ class _Process:
                     return answer.result()
                 taken = until
                 if taken == timeout:
-                    why = f"it has not answered for {taken:g} s (start_timeout)"
+                    why = f"it has not answered for {taken:g} s ({self._limit})"
                     raise NoWorkerError(f"{self._label} cannot be used: {why}")
                 log_at *= 2
                 _log.warning("%s has not answered for %.0f s", self._label, taken)
         finally:
             answer.cancel()
+
+    async def _why(self, told: Mapping[str, Any]) -> str:
+        """The reason for which it has no cluster."""
+        if "failed" in told:
+            return str(told["failed"])
+        await self.stop(_CLOSED)
+        last = self._output.last
+        return "the process that talks to it has ended" + (f": {last}" if last else "")
 
     async def _next(self) -> dict[str, Any]:
         assert self._reader is not None
@@ -196,6 +278,7 @@ class _Process:
             with suppress(ProcessLookupError):
                 self._process.kill()
         code = await self._process.wait()
+        self._output.close()
         how = f"the process that talks to {self._label} ended: status {code}"
         if not was_over:
             _log.error("%s", how)
@@ -239,6 +322,9 @@ class Holder:
         given: the arguments of ``ray.init`` that the configuration has.
         command: the program, without its arguments.
         timeout: seconds for the cluster to answer; None is no limit.
+        limit: what messages call this limit.
+        output_level: the level in the log of what the process writes, and of the start of a
+            cluster.
     """
 
     def __init__(
@@ -248,8 +334,13 @@ class Holder:
         given: Mapping[str, Any],
         command: Sequence[str] = COMMAND,
         timeout: float | None = None,
+        *,
+        limit: str = "start_timeout",
+        output_level: int = logging.INFO,
     ) -> None:
         self.label = label
+        self._limit = limit
+        self._output_level = output_level
         self._loop = loop
         self._given = given
         self._command = command
@@ -327,8 +418,10 @@ class Holder:
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> _Process:
-        process = _Process(self._loop, self.label)
+        if self._given["address"] is None:
+            _log.log(self._output_level, "starting a cluster of Ray on this machine")
         try:
+            process = _Process(self._loop, self.label, self._limit, self._output_level)
             await process.start(self._command, self._given, self._timeout)
         except (NoWorkerError, OSError) as error:
             failed = error if isinstance(error, NoWorkerError) else NoWorkerError(str(error))

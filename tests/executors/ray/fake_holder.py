@@ -27,6 +27,7 @@ def main() -> None:
             tell(failed=f"the versions do not fit, at {time.monotonic_ns()}")
             return
         case "dies":
+            print("Traceback\nMemoryError: \x1b[1mno room")
             return
         case "hangs":
             file.read()

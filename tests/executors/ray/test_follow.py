@@ -83,8 +83,9 @@ class Ray:
 class Engine:
     """The other end of the socket; as a context, what the loop reports must be nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, local: bool = False) -> None:
         self.ray = Ray()
+        self._local = local
         self.unhandled: list[str] = []
 
     async def __aenter__(self) -> Engine:
@@ -93,7 +94,7 @@ class Engine:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         ours.setblocking(False)
-        self._holder = Holder(self.ray)
+        self._holder = Holder(self.ray, local=self._local)
         self._serving = asyncio.create_task(self._holder.serve(theirs))
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         assert await self.told() == {"ready": "192.0.2.1"}
@@ -118,8 +119,8 @@ class Engine:
     def tell(self, **what: Any) -> None:
         self._writer.write(json.dumps(what).encode() + b"\n")
 
-    def start(self, timeout: float | None = None) -> None:
-        wants = {"CPU": 1.0, "GPU": 0.0}
+    def start(self, timeout: float | None = None, cpus: float = 1.0) -> None:
+        wants = {"CPU": cpus, "GPU": 0.0}
         order = {"wants": wants, "placement": "default", "timeout": timeout}
         self.tell(start=1, opening="", folder_is_here=False, **order)
 
@@ -142,6 +143,17 @@ async def test_a_worker_that_has_no_place_in_time() -> None:
         how = "it has no place in the cluster: it wants 1 CPU (0 of 1 are free), for 0.01 s"
         assert await engine.told() == {"ended": 1, "how": f"{how} (start_timeout)"}
         assert engine.ray.killed == engine.ray.actors
+
+
+async def test_a_cluster_that_nobody_makes_larger_is_not_waited_for() -> None:
+    async with Engine(local=True) as engine:
+        engine.start(cpus=4)
+        how = "it has no place in the cluster: it wants 4 CPU (0 of 1 are free), which no node has"
+        assert await engine.told() == {"ended": 1, "how": how}
+        assert engine.ray.actors == []
+    async with Engine(local=True) as engine:
+        engine.start()
+        await engine.called("begin")  # what is taken now may become free
 
 
 async def test_a_worker_that_is_killed_before_it_has_begun() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.executors.ray import link
-from penstock.executors.ray.link import Holder
+from penstock.executors.ray.link import Holder, label_of
 from penstock.executors.workers.places import Lack
 from penstock.executors.workers.pool import NoWorkerError
 
@@ -21,7 +23,9 @@ FAKE = (sys.executable, "-m", "tests.executors.ray.fake_holder")
 
 
 @asynccontextmanager
-async def holder(address: str = "auto", timeout: float | None = None) -> AsyncIterator[Holder]:
+async def holder(
+    address: str | None = "auto", timeout: float | None = None
+) -> AsyncIterator[Holder]:
     made = Holder(asyncio.get_running_loop(), "Ray at x", {"address": address}, FAKE, timeout)
     try:
         yield made
@@ -109,7 +113,7 @@ async def test_its_end_is_that_of_its_workers_and_it_is_started_again(
     ("address", "why"),
     [
         ("refuses", "Ray at x cannot be used: the versions do not fit"),
-        ("dies", "Ray at x cannot be used: the process that talks to it has ended"),
+        ("dies", "talks to it has ended: MemoryError: \\\\x1b\\[1mno room$"),
         ("talks", "Ray at x cannot be used: the process that talks to it has ended"),
     ],
 )
@@ -124,6 +128,40 @@ async def test_without_a_cluster_there_is_a_reason_and_a_pause(address: str, why
         assert {str(caught.value)} == texts, "another one has to wait"
 
 
+async def test_what_it_writes_is_in_the_log_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with holder("dies") as made:
+        with pytest.raises(NoWorkerError):
+            await made.address()
+    assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
+        (logging.INFO, "Ray at x: Traceback"),
+        (logging.INFO, "Ray at x: MemoryError: \\x1b[1mno room"),
+    ]
+
+
+async def test_the_start_of_a_cluster_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with holder(None) as made:
+        await made.address()
+    text = "starting a cluster of Ray on this machine"
+    assert [each.getMessage() for each in caplog.records] == [text]
+
+
+def test_the_name_of_a_cluster_has_the_address_that_auto_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert label_of("auto") == "Ray at auto"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("192.0.2.1:6379\n")
+    assert label_of("auto") == "Ray at 192.0.2.1:6379 (auto)"
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.2:6379")
+    assert label_of("auto") == "Ray at 192.0.2.2:6379 (auto)"
+    assert label_of("192.0.2.3:6379") == "Ray at 192.0.2.3:6379"
+    assert label_of(None) == "Ray on this machine"
+
+
 async def test_a_cluster_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +171,22 @@ async def test_a_cluster_that_does_not_answer_is_not_waited_for(
         with pytest.raises(NoWorkerError, match=why):
             await made.address()
     assert [each.getMessage() for each in caplog.records] == ["Ray at x has not answered for 0 s"]
+
+
+@pytest.mark.parametrize("what", ["pipe", "socketpair"])
+async def test_a_start_without_file_descriptors_is_tried_again(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*arguments: Any) -> Any:
+        raise OSError("too many open files")
+
+    async with holder() as made:
+        made._pause = 0.0
+        with monkeypatch.context() as context:
+            context.setattr(link.os if what == "pipe" else link.socket, what, none)
+            with pytest.raises(NoWorkerError, match="too many open files"):
+                await made.address()
+        assert await made.address() == "192.0.2.1"
 
 
 async def test_after_the_pause_it_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
