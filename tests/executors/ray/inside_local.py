@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,19 @@ def plain(line: str) -> int:
 def double(line: str) -> str:
     return 2 * line
 """
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 RAY = ("raylet", "gcs_server")
 
 
 def op_reports(url: str) -> list[dict[str, Any]]:
     return [op for graph in fetch(f"{url}/status").json["graphs"] for op in graph["ops"]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _other_address() -> None:
+    """The machine has an address of its own, at which nothing may listen."""
+    for command in ("addr add 192.0.2.1/32 dev lo", "route add default dev lo src 192.0.2.1"):
+        subprocess.run(["ip", *command.split()], check=True)
 
 
 @pytest.mark.timeout(200)
@@ -55,6 +64,14 @@ def test_an_app_needs_no_cluster_and_leaves_none_behind(tmp_path: Path) -> None:
         assert pid != fetch(f"{url}/plain", b'{"line": "abc"}').json == server.pid
         of_ray = [each for each in server.descendants() if each.name() in RAY]
         assert len(of_ray) == 2, "the ops share one cluster"
+        listening = {
+            (each.laddr.ip, process.name())
+            for process in server.descendants()
+            for each in process.net_connections("inet")
+            if each.status == psutil.CONN_LISTEN
+        }
+        assert {"gcs_server", "raylet"} <= {name for _, name in listening}
+        assert {address for address, _ in listening} <= LOOPBACK, listening
         ops = {each["name"].rpartition("/")[2]: each for each in op_reports(url)}
         (place,) = ops["shout"]["places"]
         assert (place["state"], place["pid"], place["why"]) == ("running", pid, "")
