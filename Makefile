@@ -17,7 +17,6 @@ PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketi
 # measured (`alone`), and fewer where one test uses every core.
 PAIRS  := -n 2 --dist worksteal
 THREES := -n 3 --dist worksteal
-FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 # The files with such tests: to import all the others takes half of the time of starting to test. A
@@ -104,11 +103,11 @@ test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3
 	done
 
 test-real: $(READY) ## real services as processes, real models, real clients (in the gate a quarter of an hour)
-	$(BIN)/python -m pytest $(FOURS) -m "($(REAL)) and not alone and not law and not faults" $(MARKED)
+	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law and not faults" $(MARKED)
 	$(BIN)/python -m pytest -m "($(REAL)) and alone and not faults" $(ALONE)
 
 test-faults: $(READY) ## break things on purpose, with real processes (in the gate six minutes)
-	$(BIN)/python -m pytest $(FOURS) -m "($(FAULTS)) and not alone" tests/faults
+	$(BIN)/python -m pytest $(THREES) -m "($(FAULTS)) and not alone" tests/faults
 	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/attacks  # by clients of low priority
 	$(BIN)/python -m pytest -m "($(FAULTS)) and alone" tests/faults tests/attacks
 
