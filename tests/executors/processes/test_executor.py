@@ -88,6 +88,13 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def hand_over_together(harness: EngineHarness) -> None:
+    """From now on one hand-over carries several batches, however slow the machine is."""
+    assert (await harness.request()).error is None
+    for _ in range(100):
+        harness.stage._hand_over.learn(1e-6)
+
+
 async def one(harness: ExecutorHarness, number: int = 1, **feed: Any) -> Outcome:
     ((_, (outcome,)),) = await harness.run(batch_of(number, **feed))
     return outcome
@@ -692,8 +699,7 @@ async def test_batches_behind_an_abandoned_call_run_elsewhere(
         "process", None, options=WorkOptions(timeout=0.2), executor=executor(processes)
     )
     await harness.executor.start()
-    for _ in range(20):
-        await harness.request()  # short, so that several batches are handed over together
+    await hand_over_together(harness)
     feed = {"do": "wait", "gate": str(tmp_path / "gate"), "entered": str(tmp_path / "entered")}
     outcomes = await asyncio.gather(harness.request(**feed), *(harness.request() for _ in range(5)))
     assert isinstance(outcomes[0].error, OpTimeout)
@@ -707,8 +713,7 @@ async def test_replies_are_sent_once_ready_though_a_slow_call_was_handed_over_wi
 ) -> None:
     harness = EngineHarness("process", None, executor=executor(processes))
     await harness.executor.start()
-    for _ in range(50):
-        await harness.request()  # short calls
+    await hand_over_together(harness)
     began = time.monotonic()
     times: list[float] = []
 
