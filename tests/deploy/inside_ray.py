@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from tests.deploy.inside_containers import OTHERS, URL, stand_in, status_of, until_ready
 from tests.deploy.test_kubernetes import FOLDER, container
-from tests.kit.container import Builder, Image
+from tests.kit.container import Builder, Image, Running
 from tests.kit.kustomize import build
-from tests.service.scripts import fetch
+from tests.service.scripts import fetch, until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 HEAD = (
@@ -42,8 +45,16 @@ def image_of(project: Path, room: Path) -> Image:
     return image
 
 
-@pytest.mark.timeout(500)
-def test_the_service_joins_the_cluster_and_its_workers_are_on_the_other_node(
+def raylets(service: psutil.Process) -> list[psutil.Process]:
+    return [each for each in service.children(recursive=True) if each.name() == "raylet"]
+
+
+def answer() -> Any:
+    return fetch(f"{URL}/recognise", b'{"line": "abc"}', timeout=180).json
+
+
+@pytest.mark.timeout(800)
+def test_the_service_joins_the_cluster_and_joins_it_again_when_its_head_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
@@ -59,18 +70,29 @@ def test_the_service_joins_the_cluster_and_its_workers_are_on_the_other_node(
     given |= token | {"PENSTOCK_DRAIN_DELAY": "0"}
     given["PENSTOCK_SET"] = given["PENSTOCK_SET"].replace("concurrency=4", "concurrency=1")
     address = "127.0.0.1:6379"
-    wait = f"until ray health-check --address {address} 2>/dev/null; do sleep 1; done; "
     (command,) = pod["args"]
-    command = wait + command.replace("penstock-head-svc:6379", address)
+    command = command.replace("penstock-head-svc:6379", address)
     assert pod["command"] == own.entrypoint
+
+    def running_head(name: str) -> AbstractContextManager[Running]:
+        variables = token | {"NODE": name}
+        return head.running(tmp_path / f"{name}.log", [HEAD], variables=variables, volumes=OTHERS)
+
     with (
-        head.running(
-            tmp_path / "head.log", [HEAD], variables=token | {"NODE": "head"}, volumes=OTHERS
-        ),
+        ExitStack() as heads,
         own.running(tmp_path / "log", [command], variables=given, volumes=OTHERS) as service,
     ):
+        heads.enter_context(running_head("head"))
         first = until_ready(service, 300)
         assert (first.name(), status_of(first)["NSpid"].split()[-1]) == ("penstock", "1")
         assert status_of(first)["Uid"].split() == ["10001"] * 4
-        assert fetch(f"{URL}/recognise", b'{"line": "abc"}').json == ["ABC", "head"]
+        assert answer() == ["ABC", "head"]
+        (raylet,) = raylets(first)
+        heads.close()
+        assert psutil.wait_procs([raylet], 180)[1] == [], "it ends without its head"
+        heads.enter_context(running_head("another"))
+        wanted = ["ABC", "another"]
+        until(lambda: answer() == wanted, "a worker at the head that is back", timeout=180)
+        assert len(raylets(first)) == 1
+        assert service.first() == first, "it is the same service"
         assert service.stop(60) == 0, service.output.read_text()

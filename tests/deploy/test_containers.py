@@ -44,6 +44,6 @@ def test_containers_as_they_are_built(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.real
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_service_beside_a_cluster_of_ray() -> None:
-    run_inside(HERE / "inside_ray.py", timeout=600, mounts=True)
+    run_inside(HERE / "inside_ray.py", timeout=900, mounts=True)

@@ -123,6 +123,7 @@ def test_a_node_that_is_cut_off_and_comes_back(tmp_path: Path) -> None:
         until(lambda: op_of(server)["deaths"] > before["deaths"], "its loss", timeout=120)
         print(f"its worker is given up after {time.monotonic() - cut:.0f} s")
         ray.add()
+        until(lambda: FAR not in addresses(server), "the end of its place", timeout=120)
         both_back(server)
         print(f"another one is there after {time.monotonic() - cut:.0f} s")
         for number, each in enumerate(calls):
