@@ -263,9 +263,13 @@ class Reporter:
         found["batching"] = {
             "batch_size": policy.max_rows,
             "window": policy.window,
+            "policy": "learned" if policy.learned else "fifo",
             "by": by and by.by,
             "why": by and by.why,
         }
+        costs = stage.batcher.costs
+        if costs is not None:
+            found["costs"] = costs.report()
         return {**found, "loaded": loaded and [each and _shown(each) for each in loaded]}
 
 

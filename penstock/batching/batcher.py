@@ -33,6 +33,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
+from penstock.batching.costs import BatchCosts
 from penstock.batching.lanes import Lanes
 from penstock.errors import ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
@@ -54,6 +55,8 @@ class BatchPolicy:
         levels: the number of priority levels; samples have a ``level`` below it.
         ageing: seconds by which each level goes behind the one above it; see ``Lanes``.
         delays: whether samples can become late; see ``delay``.
+        learned: whether batches are as large as pays, see ``penstock.batching.learned``; else as
+            large as they can be.
     """
 
     max_rows: int = 1
@@ -64,6 +67,7 @@ class BatchPolicy:
     levels: int = 1
     ageing: float = 0.0
     delays: bool = False
+    learned: bool = False
 
     @property
     def in_order(self) -> bool:
@@ -90,6 +94,9 @@ class FifoQueue:
     It has the contract of Batcher. Keys and windows do not matter here, so samples leave in order
     of arrival, which costs a fraction of a Batcher's work.
     """
+
+    costs: BatchCosts | None = None
+    """None: a batch of one is all that it forms."""
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
@@ -165,12 +172,7 @@ class FifoQueue:
         assert self._cancelled <= len(self) + 65
 
 
-def batcher_for(policy: BatchPolicy) -> Batcher | FifoQueue:
-    """The queue for a policy."""
-    return FifoQueue(policy) if policy.max_rows == 1 else Batcher(policy)
-
-
-class _Group:
+class Group:
     """Waiting samples of one key, in the order of the line.
 
     Attributes:
@@ -194,11 +196,16 @@ class _Group:
 
 
 class Batcher:
-    """One op's queue. Called from the engine's loop only."""
+    """One op's queue. Called from the engine's loop only.
 
-    def __init__(self, policy: BatchPolicy) -> None:
+    Args:
+        costs: what its batches cost; the stage teaches them.
+    """
+
+    def __init__(self, policy: BatchPolicy, costs: BatchCosts | None = None) -> None:
         self.policy = policy
-        self._groups: dict[Any, _Group] = {}
+        self.costs = BatchCosts() if costs is None else costs
+        self._groups: dict[Any, Group] = {}
         self._line = _lines_of(policy)
         self._order = self._line(())  # all keys, by arrival; some may have left
         self._ready: deque[Any] = deque()  # keys of groups that are full or urgent
@@ -232,7 +239,7 @@ class Batcher:
         key = sample.key
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(self._line(()))
+            group = self._groups[key] = Group(self._line(()))
         group.samples.append(sample)
         group.waiting += 1
         group.rows += sample.rows
@@ -375,7 +382,7 @@ class Batcher:
             order.popleft()
         return None
 
-    def _leaves(self, sample: Sample, group: _Group) -> None:
+    def _leaves(self, sample: Sample, group: Group) -> None:
         sample.waiting = False
         self._waiting -= 1
         group.waiting -= 1
@@ -383,9 +390,14 @@ class Batcher:
         if group.urgent and self._is_urgent(sample):
             group.urgent -= 1
 
-    def _cut(self, key: Any, group: _Group, reason: CloseReason, now: float) -> Batch | None:
-        """Take a batch from the front of the group; None if all deadlines there have passed."""
-        most, overrun, join = self.policy.max_rows, self.policy.overrun, self.policy.join
+    def _cut(
+        self, key: Any, group: Group, reason: CloseReason, now: float, most: int | None = None
+    ) -> Batch | None:
+        """Take a batch from the front of the group, of at most ``most`` rows; None if all deadlines
+        there have passed.
+        """
+        most = self.policy.max_rows if most is None else most
+        overrun, join = self.policy.overrun, self.policy.join
         queue = group.samples
         taken: list[Sample] = []
         passed: list[Sample] = []
@@ -419,12 +431,16 @@ class Batcher:
         group.rows -= rows
         queue.extendleft(reversed(passed))
         self._refile(key, group)
+        self._drop_gone()
+        return Batch(taken, reason, now, rows) if taken else None
+
+    def _drop_gone(self) -> None:
+        """Drop the samples at the front of the line that have left."""
         order = self._order
         while order and not order[0].waiting:
             order.popleft()
-        return Batch(taken, reason, now, rows) if taken else None
 
-    def _refile(self, key: Any, group: _Group) -> None:
+    def _refile(self, key: Any, group: Group) -> None:
         """Update a group's place in ``_ready`` and ``_groups`` after samples have left it."""
         if group.ready:
             group.ready = False
@@ -440,7 +456,7 @@ class Batcher:
             for other in self._groups.values():
                 other.samples = self._line(s for s in other.samples if s.waiting)
 
-    def _mark_ready(self, key: Any, group: _Group) -> None:
+    def _mark_ready(self, key: Any, group: Group) -> None:
         if not group.ready and (group.urgent or group.rows >= self.policy.max_rows):
             group.ready = True
             self._ready.append(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -64,6 +64,7 @@ class OpOptions(WorkOptions):
         memory_limit: of a worker process, in bytes.
         window: seconds that the first sample waits for its batch to fill; None is no wait, as
             always with ``batch_size`` 1.
+        policy: how batches are chosen, see the key of this name.
         splits: whether a request with more rows than ``batch_size`` is split.
         overrun: whether a batch takes a request that makes it longer than ``batch_size``.
         media: the media type of bodies on ``socket``.
@@ -92,6 +93,7 @@ class OpOptions(WorkOptions):
     window: float | None = None
     splits: bool = False
     overrun: bool = False
+    policy: Literal["fifo", "learned"] = "fifo"
     executor: ExecutorKind = THREAD
     socket: str | None = None
     media: str = media.JSON
@@ -189,6 +191,7 @@ def resolve_op(
         max_batches=entry.max_batches,
         retry=source("retry").retry,
         batch_size=batch_size,
+        policy=entry.policy,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
         splits=entry.batch_rows and entry.allow_split_request and not entry.enable_overrun,
         overrun=entry.batch_rows and entry.enable_overrun,

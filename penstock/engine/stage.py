@@ -379,6 +379,12 @@ class Stage:
             ran = [batch.ran for batch, _ in results if batch.ran]
             if ran:
                 self._hand_over.learn(sum(ran) / len(ran))
+            costs = self.batcher.costs
+            if costs is not None:
+                for batch, outcomes in results:
+                    # A batch that failed may have taken any time.
+                    if batch.ran and all(each.error is None for each in outcomes):
+                        costs.learn(batch.rows, batch.elements, batch.ran)
             self._results.take_in(results)
 
     def _settled(self) -> None:

@@ -12,9 +12,9 @@ Report: TypeAlias = dict[str, Any]
 
 
 _NOW: Final = frozenset(
-    ("calls", "engines", "idle", "inside", "labels", "loaded", "memory", "models", "open", "places",
-     "ready", "removed", "repositories", "rollouts", "seats", "share", "suspects", "swaps",
-     "unsent", "waiting", "why", "workers")
+    ("calls", "costs", "engines", "idle", "inside", "labels", "loaded", "memory", "models", "open",
+     "places", "ready", "removed", "repositories", "rollouts", "seats", "share", "suspects",
+     "swaps", "unsent", "waiting", "why", "workers")
 )  # fmt: skip
 """Keys of gauges, which end with the process."""
 
@@ -95,6 +95,9 @@ _SAME: Final = frozenset(("batching", "most_running"))
 _LARGEST: Final = frozenset(("share",))
 """Keys of numbers that the engines agree on, except for versions that one of them lacks."""
 
+_COSTS: Final = "costs"
+"""What an op's batches cost. Each engine learns it; the one with the most batches knows best."""
+
 _NOTHING: Final[frozenset[str]] = frozenset()
 _SKETCHES: Final = frozenset(("sketch",))
 
@@ -124,6 +127,8 @@ def _sum(values: list[Any], without: frozenset[str]) -> Any:
 def _sum_of(key: str, values: list[Any], without: frozenset[str]) -> Any:
     if key in _SAME:
         return values[0]
+    if key == _COSTS:
+        return max(values, key=lambda each: each["batches"])
     if key in _LARGEST:
         return max((each for each in values if each is not None), default=None)
     return _sum(values, without)

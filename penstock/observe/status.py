@@ -309,7 +309,7 @@ def _op(op: dict[str, Any]) -> str:
         f"  op    {op['name']}  {_model(op)}{_steps(op) if 'steps' in op else _batches(op)}"
         + (f"  filled in {100 * op['filled_in'] / op['elements']:.0f} %" if op["elements"] else "")
         + "".join(f"  {key} {op[key]}" for key in ("errors", "timeouts", "deaths") if op.get(key))
-        + _batched(op["batching"])
+        + _batched(op["batching"], op.get("costs"))
     )
 
 
@@ -341,9 +341,10 @@ def _steps(op: dict[str, Any]) -> str:
     )
 
 
-def _batched(batching: dict[str, Any]) -> str:
-    """How the op's requests are batched, if at all, and why."""
+def _batched(batching: dict[str, Any], costs: dict[str, Any] | None) -> str:
+    """How the op's requests are batched, if at all, and why; and what a batch costs."""
     if batching.get("why") in (None, "its batch_size is 1", "its batch is 1"):
         return ""
     by = batching["by"]
-    return f"  {'not batched' if by is None else f'batched by {by}'}: {batching['why']}"
+    learned = "" if costs is None else f"; {costs['words']}"
+    return f"  {'not batched' if by is None else f'batched by {by}'}: {batching['why']}{learned}"

@@ -57,6 +57,7 @@ FURTHER: Final = (
     "cpu_affinity",
     "isolate_errors",
     "retry_on_crash",
+    "policy",
     "batch_rows",
     "allow_split_request",
     "enable_overrun",

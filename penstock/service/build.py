@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
+from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue
 from penstock.batching.decision import Batching
 from penstock.batching.queue_policy import QueuePolicy, delays
+from penstock.batching.queues import batcher_for
 from penstock.batching.rows import fixed_rows
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
@@ -403,6 +404,7 @@ class LoadedGraph:
             levels=self.blueprint.config.priority.levels,
             ageing=self.blueprint.config.priority.ageing,
             delays=delays(self._queue_policies),
+            learned=options.policy == "learned",
         )
         return batcher_for(policy)
 

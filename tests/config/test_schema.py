@@ -177,6 +177,7 @@ OP = [
     ("on_timeout", "kill", "kill", True, "stop"),
     ("retry", 3, 3, True, 0),
     ("batch_size", 8, 8, 8.0, -1),
+    ("policy", "learned", "learned", "lifo", NO_RANGE),
     ("batch_rows", True, True, 1, NO_RANGE),
     ("allow_split_request", False, False, 0, NO_RANGE),
     ("enable_overrun", True, True, "true", NO_RANGE),

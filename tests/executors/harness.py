@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.batching.batcher import BatchPolicy, batcher_for
+from penstock.batching.batcher import BatchPolicy
+from penstock.batching.queues import batcher_for
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.graph import ServedGraph

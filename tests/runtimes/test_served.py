@@ -63,6 +63,8 @@ def served(
         for mode, keys in MODES.items():
             path = str(networks / network / form)
             entry = {"path": path, "executor": "thread", "concurrency": 2, **keys}
+            if mode == "padded" and form in ("onnx", "torch_script"):
+                entry["policy"] = "learned"
             if mode == "padded" and network == "sequence":
                 # ``best`` is computed from the whole padded row: with it, there is no padding.
                 entry["fetch_list"] = ["scores"]

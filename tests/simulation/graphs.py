@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.batching.batcher import BatchPolicy, batcher_for
+from penstock.batching.batcher import BatchPolicy
 from penstock.batching.queue_policy import delays
+from penstock.batching.queues import batcher_for
 from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
 from penstock.errors import HookFailed, OpTimeout
@@ -118,6 +119,7 @@ class RandomGraph:
             levels=self.world.engine.options.levels,
             delays=delays(self.world.engine.options.queue),
             ageing=self.world.engine.options.ageing,
+            learned=op % 2 == 1,
         )
         executor = self.workers[op]
         options = WorkOptions(

@@ -87,6 +87,7 @@ function factsOf(graph, at) {
     fact('Errors', count(op.errors || 0)),
     fact('Timeouts', count(op.timeouts)),
     fact('Deaths of workers', count(op.deaths)),
+    op.costs && !op.steps ? fact('Cost of a batch', op.costs.words) : null,
     op.elements ? fact('Padding', `${share(op.filled_in, op.elements)} of the elements`) : null,
     op.process?.memory ? fact('Memory of its workers', bytes(op.process.memory)) : null,
     op.model ? fact('Model', op.model) : null);

@@ -1,0 +1,97 @@
+"""Divides waiting requests into batches so that the time of all together is least.
+
+Requests are sorted by the elements of a row, and batches are runs of neighbours, which need little
+padding. For requests of one row no other partition is better if padded elements cost time:
+exchanging members of two batches that overlap makes neither longer. Pure.
+
+Source: the partition of a sorted sequence by dynamic programming, as R. Bellman, "A Note on Cluster
+Analysis and Dynamic Programming" (1973).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """The seconds of batches, by their rows: ``fixed[rows] + each[rows] * elements``.
+
+    Attributes:
+        fixed: infinite where it is not known; position 0 is not used.
+        each: of one element, padding included.
+    """
+
+    fixed: Sequence[float]
+    each: Sequence[float]
+
+
+def partition(
+    rows: Sequence[int], widths: Sequence[float], costs: CostTable, most_rows: int
+) -> list[int]:
+    """The partition with the least time.
+
+    Args:
+        rows: of each request, 1 or more.
+        widths: the elements of a row of each, ascending; 0 where nothing is padded.
+        costs: of batches; a batch with more rows than it has is not formed.
+        most_rows: of a batch; a request with more is a batch of its own.
+
+    Returns:
+        where each batch ends, ascending: the positions after its last request.
+    """
+    count = len(rows)
+    fixed, each = costs.fixed, costs.each
+    most = min(most_rows, len(fixed) - 1)
+    best = [0.0] * (count + 1)  # of the first k requests
+    begins = [0] * (count + 1)
+    for end in range(1, count + 1):
+        last = end - 1
+        width, total = widths[last], rows[last]
+        least, first = _NEVER, last
+        if total <= most:
+            least = best[last] + fixed[total] + each[total] * total * width
+        if least == _NEVER:  # alone in any case
+            best[end], begins[end] = best[last], last
+            continue
+        for begin in range(last - 1, -1, -1):
+            own = rows[begin]
+            total += own
+            # Whoever is so narrow costs less alone, and so does everyone before him.
+            if total > most or each[total] * own * (width - widths[begin]) > fixed[own]:
+                break
+            time = best[begin] + fixed[total] + each[total] * total * width
+            if time < least:
+                least, first = time, begin
+        best[end], begins[end] = least, first
+    ends = [count] if count else []
+    while ends and (begin := begins[ends[-1]]):
+        ends.append(begin)
+    ends.reverse()
+    return ends
+
+
+def best_sizes(cost: Callable[[int], float], most: int, slack: float = 0.03) -> list[int]:
+    """How many of equal requests of one row to run together, by how many wait.
+
+    Args:
+        cost: seconds of a batch from its rows; infinite if they are not known.
+        most: of a batch.
+        slack: of two sizes whose time per request differs by at most this part, the smaller one is
+            better: its requests are answered earlier.
+
+    Returns:
+        at position k the best size if k wait, all of them if no size is known; 0 at position 0.
+    """
+    best, times = [0], [_NEVER]
+    least, chosen = _NEVER, 1
+    for size in range(1, most + 1):
+        times.append(cost(size) / size)
+        least = min(least, times[size])
+        while times[chosen] > least * (1 + slack):  # it was too slow for a larger ``least``, too
+            chosen += 1
+        best.append(chosen if least < _NEVER else size)
+    return best

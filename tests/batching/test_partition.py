@@ -1,0 +1,76 @@
+"""The partition of requests into batches against all partitions."""
+
+from itertools import combinations
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.batching.partition import CostTable, best_sizes, partition
+
+COSTS = st.tuples(st.floats(0, 100), st.floats(0.01, 10), st.floats(0, 1))
+
+
+def all_partitions(count):
+    for size in range(count):
+        for cuts in combinations(range(1, count), size):
+            yield [*cuts, count]
+
+
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 50)), min_size=1, max_size=7),
+    terms=COSTS,
+    most=st.integers(1, 8),
+)
+def test_no_partition_takes_less_time(requests, terms, most):
+    requests.sort(key=lambda each: each[1])
+    rows, widths = [list(each) for each in zip(*requests, strict=True)]
+
+    def cost(count, elements):
+        return terms[0] + terms[1] * count + terms[2] * elements
+
+    def time(ends):
+        taken = 0.0
+        for begin, end in zip([0, *ends], ends, strict=False):
+            total = sum(rows[begin:end])
+            if total > most and end - begin > 1:
+                return float("inf")
+            taken += cost(total, total * widths[end - 1])
+        return taken
+
+    least = min(map(time, all_partitions(len(rows))))
+    assert time(partition(rows, widths, table(cost, 8), most)) <= least * (1 + 1e-9)
+
+
+def table(cost, most):
+    """Of a cost that is linear in the elements."""
+    fixed = [cost(rows, 0) for rows in range(most + 1)]
+    return CostTable(fixed, [cost(rows, 1) - fixed[rows] for rows in range(most + 1)])
+
+
+def test_costly_hand_overs_join_all_and_costly_padding_none():
+    rows, widths = [1, 1, 1, 1], [10, 11, 200, 210]
+    for hand_over, ends in ((1000, [4]), (50, [2, 4]), (0.5, [1, 2, 3, 4])):
+        costs = table(lambda r, e, hand_over=hand_over: hand_over + r + e, 4)
+        assert partition(rows, widths, costs, 4) == ends
+
+
+def test_a_batch_whose_cost_is_not_known_is_not_formed():
+    costs = CostTable([inf, 10, 11], [1, 1, 1])
+    assert partition([1, 1, 1, 3, 1], [5] * 5, costs, 4) == [2, 3, 4, 5]
+
+
+def test_of_sizes_that_cost_the_same_for_each_request_the_smallest_runs():
+    best = best_sizes(lambda rows: max(8, rows), 32)  # no gain from 8 on
+    assert best == [*range(9), *[8] * 24]
+    assert best_sizes(lambda rows: 100 + rows, 32, slack=0) == [*range(33)]
+
+
+def test_a_jump_of_the_cost_is_not_crossed():
+    best = best_sizes(lambda rows: 1 + 0.1 * rows + (5 if rows >= 16 else 0), 32, slack=0)
+    assert best == [*range(16), *[15] * 17]
+
+
+def test_a_size_whose_cost_is_not_known_does_not_run():
+    best = best_sizes(lambda rows: 100 + rows if rows < 5 else inf, 8)
+    assert best == [0, 1, 2, 3, 4, 4, 4, 4, 4]
