@@ -67,6 +67,7 @@ class Sample:
         flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
         piece: the index of this piece of a split sample; None for a whole one.
+        turn: how many came to its queue before it, for a batcher that counts them; else unset.
         queue_due: of a queue with a time limit, the bucket of times that has it; else unset.
         store_key: in a worker elsewhere, the key under which its large outputs may be put into the
             external store, None if they may not; unset without one.
@@ -96,6 +97,7 @@ class Sample:
         "spare",
         "store_key",
         "stream",
+        "turn",
         "waiting",
     )
 
@@ -106,6 +108,7 @@ class Sample:
     shapes: Sequence[tuple[int, ...]]
     store_key: str | None
     stream: Any
+    turn: int
 
     def __init__(
         self,

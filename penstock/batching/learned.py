@@ -1,23 +1,29 @@
 """The queue of an op that has learned what its batches cost: batches are as large as pays.
 
-It has the contract of Batcher, and decides two things otherwise, once the costs are known:
+It has the contract of Batcher, and decides three things otherwise, once the costs are known:
 
 - **Who runs together.** Of equal requests as many as make a request cheapest, and of numbers that
   are as good as equal the smallest. Padded requests: the best partition of the first
   ``MOST_PASSED`` into batches of neighbours in size, of which the batch with the oldest request
   runs first. A batch of one is a batch. What arrives meanwhile is in the next partition, so a
   request is passed by fewer than ``MOST_PASSED`` that came later.
+- **Which deadlines are kept.** Where deadlines differ, the earliest one runs first, among the first
+  ``MOST_PASSED``. A request that cannot be answered in time any more is not run if another one
+  waits: its run would be in vain. It is dropped like one whose deadline has passed. A batch is
+  smaller if its most urgent request would otherwise be late.
 - **Whether it waits**, with a window: only while one more request is expected so soon that the
   fixed cost that sharing saves is larger than the time that all who wait for it lose.
 
-Of ``EXPLORE`` choices one has another size, so that costs stay known on both sides of what is
-believed to be best. Samples of several priorities, and policies that delay, are batched as by
-Batcher.
+Until the costs are known, the sizes of batches are powers of two, so that a few small batches tell
+them. Later, of ``EXPLORE`` choices one has another size, so that costs stay known on both sides of
+what is believed to be best; a size that is known to be much worse is tried less often. Samples of
+several priorities, and policies that delay, are batched as by Batcher.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from typing import Any, Final
 
 from penstock.batching.batcher import Batcher, BatchPolicy, Group
@@ -32,7 +38,17 @@ HAND_OVER: Final = 30e-6
 """Seconds that a batch costs beside its run time, in the engine's loop and on the way to the worker
 and back. Measured with padded texts and a thread worker: 59 us more a request one by one than in
 batches of 30, of which a hand-over of several small batches saves about half."""
+_WORSE: Final = 1.3
+_SELDOM: Final = 8
+"""A size with which a request costs ``_WORSE`` times the best is tried so many times less often."""
 _SMOOTHING: Final = 0.1
+_OPTIMISM: Final = 0.75
+"""Part of its expected time for which a request must have time left, since times vary. A guess."""
+_DIFFERS: Final = 0.01
+"""Seconds by which a deadline must be before an earlier request's to count; below, the order of
+arrival is as good."""
+_MIXED_FOR: Final = 1024
+"""Samples for which deadlines are compared after one that differs."""
 _PATIENCE: Final = 3.0
 """Usual distances of arrivals after which nobody more is expected."""
 
@@ -47,10 +63,12 @@ class LearnedBatcher(Batcher):
         self._table: CostTable | None = None
         self._table_of = -1  # the version of the costs
         self._best: list[int] | None = None  # the best size with so many rows waiting
-        self._choices = 0
+        self._choices = self._tried = self._turn = 0
         self._plans: dict[Any, deque[list[Sample]]] = {}  # by key: batches that are to run next
         self._gap: float | None = None  # usual seconds between two arrivals
         self._newest = 0.0  # the time of the latest arrival
+        self._latest = 0.0  # the latest deadline
+        self._mixed_until = 0  # up to this turn deadlines are compared
 
     def offer(self, sample: Sample, now: float) -> None:
         """As ``Batcher.offer``."""
@@ -59,6 +77,12 @@ class LearnedBatcher(Batcher):
         self._newest = now
         usual = self._gap
         self._gap = gap if usual is None else usual + _SMOOTHING * (gap - usual)
+        turn = sample.turn = self._turn
+        self._turn += 1
+        if sample.deadline < self._latest - _DIFFERS:
+            self._mixed_until = turn + _MIXED_FOR
+        elif sample.deadline > self._latest:
+            self._latest = sample.deadline
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
         """As ``Batcher.poll``."""
@@ -101,17 +125,87 @@ class LearnedBatcher(Batcher):
         if group.waiting == 1 or not self.policy.in_order:
             return super()._cut(key, group, reason, now)
         if self._known() is None:
-            waiting = min(group.rows, self.policy.max_rows)
-            half = max(1, waiting // 2) if self._explores() else None
-            return super()._cut(key, group, reason, now, half)
+            return super()._cut(key, group, reason, now, self._size_to_try())
+        self._drop_hopeless(group, now)
         if self.policy.join is not None:
             return self._next_planned(key, group, reason, now)
-        return super()._cut(key, group, reason, now, self._best_size(group.rows))
+        size = self._best_size(group.rows)
+        if self._turn < self._mixed_until:
+            taken = self._earliest(group, size, now)
+            return self._taken(key, group, taken, reason, now)
+        return super()._cut(key, group, reason, now, self._in_time(size, group.samples[0], now))
+
+    def _drop_hopeless(self, group: Group, now: float) -> None:
+        """Drop those at the front that would be answered too late, but not the last one: its run
+        shows whether the costs have changed.
+        """
+        queue = group.samples
+        while group.waiting > 1:
+            first = queue[0]
+            if first.waiting:
+                if self._may_be_in_time(first, now):
+                    return
+                self._leaves(first, group)
+            queue.popleft()
+
+    def _may_be_in_time(self, sample: Sample, now: float) -> bool:
+        table = self._known()
+        assert table is not None
+        rows = sample.rows
+        if rows >= len(table.fixed):
+            return sample.deadline > now
+        run = table.fixed[rows] - HAND_OVER
+        if self.policy.join is not None:
+            run += table.each[rows] * sample.elements
+        return sample.deadline > now + _OPTIMISM * run
+
+    def _in_time(self, size: int, sample: Sample, now: float) -> int:
+        """The rows of a batch that is small enough for a sample to be answered in time."""
+        table = self._known()
+        assert table is not None
+        while (
+            size > sample.rows
+            and size < len(table.fixed)
+            and sample.deadline < now + table.fixed[size]
+        ):
+            size = max(sample.rows, size // 2)
+        return size
+
+    def _earliest(self, group: Group, size: int, now: float) -> list[Sample]:
+        """A batch of those with the earliest deadlines, in order of arrival."""
+        first = [each for each in self._first_ones(group) if each.deadline > now]
+        in_time = [each for each in first if self._may_be_in_time(each, now)]
+        if in_time:
+            first = sorted(in_time, key=_deadline)
+            size = self._in_time(size, first[0], now)
+        taken: list[Sample] = []
+        rows = 0
+        for sample in first:
+            if taken and rows + sample.rows > size:
+                break
+            taken.append(sample)
+            rows += sample.rows
+        taken.sort(key=_turn)
+        return taken
+
+    def _first_ones(self, group: Group) -> list[Sample]:
+        """The waiting samples that may run next: none passes another one too often."""
+        queue = group.samples
+        while not queue[0].waiting:
+            queue.popleft()
+        end = queue[0].turn + self.most_passed
+        return [each for each in takewhile(lambda each: each.turn < end, queue) if each.waiting]
 
     def _refile(self, key: Any, group: Group) -> None:
         super()._refile(key, group)
         if not group.waiting:
             self._plans.pop(key, None)
+
+    def _size_to_try(self) -> int:
+        """The rows of the next batch while costs are unknown: each power of two twice, in turn."""
+        step = self._tried % (2 * self.policy.max_rows.bit_length())
+        self._tried += 1
+        return min(1 << step // 2, self.policy.max_rows)
 
     def _explores(self) -> bool:
         self._choices += 1
@@ -126,9 +220,14 @@ class LearnedBatcher(Batcher):
         if best is None:
             best = self._best = best_sizes(table.fixed.__getitem__, len(table.fixed) - 1)
         size = best[min(waiting, len(best) - 1)]
-        if self._explores():
-            return min(2 * size, most) if 2 * size <= waiting else max(1, size // 2)
-        return size
+        if not self._explores():
+            return size
+        other = min(2 * size, most) if 2 * size <= waiting else max(1, size // 2)
+        fixed = table.fixed
+        worse = other < len(fixed) and fixed[other] / other > _WORSE * fixed[size] / size
+        if worse and self._choices % (_SELDOM * EXPLORE):
+            return size
+        return other
 
     def _next_planned(
         self, key: Any, group: Group, reason: CloseReason, now: float
@@ -138,34 +237,31 @@ class LearnedBatcher(Batcher):
         while not taken and group.waiting:
             if not plan:
                 plan = self._plans[key] = self._planned(group)
-            for sample in plan.popleft():
-                if sample.waiting:
-                    self._leaves(sample, group)
-                    if sample.deadline > now:
-                        taken.append(sample)
+            taken = [each for each in plan.popleft() if each.waiting]
         if not plan:
             self._plans.pop(key, None)
+        return self._taken(key, group, taken, reason, now)
+
+    def _taken(
+        self, key: Any, group: Group, samples: list[Sample], reason: CloseReason, now: float
+    ) -> Batch | None:
+        """The batch of samples that leave now; None if all their deadlines have passed."""
+        for sample in samples:
+            self._leaves(sample, group)
         self._refile(key, group)
         self._drop_gone()
-        if not taken:
+        kept = [sample for sample in samples if sample.deadline > now]
+        if not kept:
             return None
-        rows = sum(sample.rows for sample in taken)
-        return Batch(taken, CloseReason.FULL if rows >= self.policy.max_rows else reason, now, rows)
+        rows = sum(sample.rows for sample in kept)
+        return Batch(kept, CloseReason.FULL if rows >= self.policy.max_rows else reason, now, rows)
 
     def _planned(self, group: Group) -> deque[list[Sample]]:
         """The batches of the first samples, the one with the oldest first; none is empty."""
-        queue = group.samples
-        assert isinstance(queue, deque)
         table, join = self._known(), self.policy.join
         assert table is not None
         assert join is not None
-        first: list[Sample] = []
-        while queue and len(first) < self.most_passed:
-            sample = queue.popleft()
-            if sample.waiting:
-                first.append(sample)
-        queue.extendleft(reversed(first))
-        order = {id(sample): place for place, sample in enumerate(first)}
+        first = self._first_ones(group)
         first.sort(key=_width)
         rows, widths = [sample.rows for sample in first], list(map(_width, first))
         most = self.policy.max_rows
@@ -189,9 +285,20 @@ class LearnedBatcher(Batcher):
             batches.append(taken)
             begin = end
         for batch in batches:
-            batch.sort(key=lambda sample: order[id(sample)])
-        batches.sort(key=lambda batch: order[id(batch[0])])
+            batch.sort(key=_turn)
+        if self._turn < self._mixed_until:
+            batches.sort(key=lambda batch: min(map(_deadline, batch)))
+        else:
+            batches.sort(key=lambda batch: batch[0].turn)
         return deque(batches)
+
+
+def _turn(sample: Sample) -> int:
+    return sample.turn
+
+
+def _deadline(sample: Sample) -> float:
+    return sample.deadline
 
 
 def _width(sample: Sample) -> float:

@@ -409,8 +409,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         alike = [s for s in still if s.key == batch.samples[0].key and s not in batch.samples]
         alike = [s for s in alike if s.deadline > self.now]
         ordered = self.in_order([*batch.samples, *alike])
-        if isinstance(self.batcher, Learned) and self.policy.join and self.policy.in_order:
-            self.check_neighbours(batch, alike)
+        if isinstance(self.batcher, Learned) and self.policy.in_order:
+            self.check_chosen(batch, alike)
             return
         assert ordered[0] is first, "nobody of the same key is overtaken"
         assert [s for s in ordered if s in batch.samples] == batch.samples, "the order within a key"
@@ -420,12 +420,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         if batch.reason is CloseReason.DRAIN:
             assert draining
 
-    def check_neighbours(self, batch: Batch, alike: list[Sample]) -> None:
-        assert self.policy.join is not None
+    def check_chosen(self, batch: Batch, alike: list[Sample]) -> None:
+        assert batch.data_ids == sorted(batch.data_ids), "the order within a batch"
         sizes: Any = None
         for one in sorted(batch.samples, key=lambda each: each.shapes):
-            sizes = one.shapes if sizes is None else self.policy.join(sizes, one.shapes)
-            assert sizes is not None
+            if self.policy.join is not None:
+                sizes = one.shapes if sizes is None else self.policy.join(sizes, one.shapes)
+                assert sizes is not None
         for one in alike:
             self.passed[one.data_id] += sum(s.data_id > one.data_id for s in batch.samples)
             assert self.passed[one.data_id] < Learned.most_passed
