@@ -3,9 +3,10 @@
 The experiment of Paddle Serving's page on its asynchronous framework, made small: 1 to 70 clients,
 each with one request in flight, a picture of one row whose sides differ by up to 50 in 224, here 12
 in 56, through layers shaped like those of ResNet. Rows: each request by itself (sync), batches of
-equal sizes (async), and batches of padded ones. Last, 32 clients with one row each of two small
-models, one of which gains from batches. CPU time is the server's, for each answer. The server has
-one core, the clients another. The plot is kept as ``padding.svg``.
+equal sizes (async), and batches of padded ones, also with the policy ``learned``. Then 32 clients
+with one row each of two small models, one of which gains from batches, and with texts of 1 to 128
+tokens, which cost more in padded batches than alone. CPU time is the server's, for each answer. The
+server has one core, the clients another. The plot is kept as ``padding.svg``.
 """
 
 from __future__ import annotations
@@ -27,20 +28,26 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.graphs import token_lists
 from benchmarks.models import model_folder
 
 NAME: Final = "padding"
 CLIENTS: Final = (1, 5, 10, 20, 30, 40, 50, 70)
 SIDE, SPREAD = 56, 12
+_ASYNC: Final = ("--runtime_thread_num", "1")
+# The model averages over the picture, so that padding changes its answers.
+_PADDED: Final = (*_ASYNC, "--pad", "--verify_batches", "off")
+_LEARNED: Final = ("--policy", "learned")
 MODES: Final = {
     "sync": ("--thread", "2"),
-    "async": ("--runtime_thread_num", "1"),
-    # The model averages over the picture, so that padding changes its answers.
-    "async + padding": ("--runtime_thread_num", "1", "--pad", "--verify_batches", "off"),
+    "async": _ASYNC,
+    "async + padding": _PADDED,
+    "async, learned": (*_ASYNC, *_LEARNED),
+    "async + padding, learned": (*_PADDED, *_LEARNED),
 }
 _ADDRESS = re.compile(r"http\S*127\.0\.0\.1:(\d+)")
 _LENGTH: Final = re.compile(rb"(?i)\ncontent-length: *(\d+)")
-_COLOURS = ("#555555", "#1f77b4", "#d62728")
+_COLOURS = ("#555555", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
 def main(seconds: float, results: Path) -> int:
@@ -65,14 +72,19 @@ def main(seconds: float, results: Path) -> int:
     for mode, row in rates.items():
         more = [f"{rate:.0f}" for rate in row] + [filled[mode], f"{1e6 * taken[mode]:.0f}"]
         lines.append(f"| {mode} | " + " | ".join(more) + " |")
-    rows = [np.random.default_rng(1).random((1, 13), np.float32)]
+    rows: list[NDArray[Any]] = [np.random.default_rng(1).random((1, 13), np.float32)]
+    texts = [each[None] for each in token_lists()]
     lines += ["", "| 32 clients, one row each | answers/s | CPU µs |", "| --- | --- | --- |"]
-    for model in ("small-dense", "wide-dense"):
-        for mode in ("sync", "async"):
+    for model, inputs, modes in (
+        ("small-dense", rows, ("sync", "async", "async, learned")),
+        ("wide-dense", rows, ("sync", "async", "async, learned")),
+        ("reader", texts, ("sync", "async + padding", "async + padding, learned")),
+    ):
+        for mode in modes:
             with _server(model, MODES[mode], results, cores[0]) as (port, process):
-                _rate(port, model, rows, 32, 0.5, cores[-1])
+                _rate(port, model, inputs, 32, 0.5, cores[-1])
                 before = _cpu_seconds(process)
-                rate = _rate(port, model, rows, 32, seconds, cores[-1])
+                rate = _rate(port, model, inputs, 32, seconds, cores[-1])
                 each = (_cpu_seconds(process) - before) / (rate * seconds)
                 lines.append(f"| {model}, {mode} | {rate:.0f} | {1e6 * each:.0f} |")
     text = "\n".join(lines) + "\n"
@@ -132,9 +144,9 @@ def _pictures() -> list[NDArray[Any]]:
 def _request(port: int, model: str, array: NDArray[Any]) -> bytes:
     """A request of the Open Inference Protocol, with a binary tensor both ways."""
     tensor = {
-        "name": "x",
+        "name": "x" if array.dtype == np.float32 else "tokens",
         "shape": list(array.shape),
-        "datatype": "FP32",
+        "datatype": "FP32" if array.dtype == np.float32 else "INT64",
         "parameters": {"binary_data_size": array.nbytes},
     }
     inner = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()

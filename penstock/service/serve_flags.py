@@ -266,6 +266,13 @@ def parser() -> argparse.ArgumentParser:
         help="Outputs without a row axis that each request of a batch gets whole.",
     )
     add(
+        "--policy",
+        choices=("fifo", "learned"),
+        default="fifo",
+        help="Which waiting requests run as a batch in the asynchronous mode: the oldest, or as"
+        " many as make a request cheapest by what batches have cost.",
+    )
+    add(
         "--verify_batches",
         choices=("auto", "strict", "off"),
         default="auto",
@@ -500,6 +507,7 @@ def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, A
         "encryption_key": given.encryption_key,
         "batch_size": _nth(given.batch_infer_size or [_BATCH], index) if batched else 1,
         "batch_rows": batched,
+        "policy": given.policy,
         "pad": {"enabled": batched and given.pad and not given.no_pad},
         "rows": _rows(_nth(given.rows, index)) if given.rows else None,
         "shared_outputs": given.shared_outputs,
