@@ -324,8 +324,9 @@ def main(arguments: Sequence[str]) -> int:
         datefmt="%Y-%m-%d %H:%M",
     )
     _log.setLevel(logging.DEBUG if given.debug else logging.INFO)
+    stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     local = Path(given.local_path)
     work = local / given.local_tmp_path
     try:
@@ -351,12 +352,22 @@ def main(arguments: Sequence[str]) -> int:
     )
     while True:
         monitor.look()
+        if stop.asked:
+            return 0
         _log.debug("sleep %ss.", given.interval)
         time.sleep(given.interval)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
+class _Stop:
+    """Ends the process at a signal. What it raises may be lost, such as within a destructor of a
+    library: then the next step ends it.
+    """
+
+    asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -529,6 +529,28 @@ def test_hdfs_without_a_client_says_what_it_needs(tmp_path: Path) -> None:
         log = started.log.read_text()
     assert "pip install pyarrow" in log
     assert "without --hadoop_bin HDFS is read by pyarrow, which needs Hadoop's libhdfs" in log
+
+
+def test_a_signal_whose_exception_is_lost_ends_it_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    looks = []
+
+    def look(self: command.FolderMonitor) -> None:
+        looks.append(self)
+        assert len(looks) == 1
+        with suppress(SystemExit):  # as within a destructor
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(command.FolderMonitor, "look", look)
+    remote = ("--type", "local", "--remote_path", str(tmp_path), "--remote_model_name", "uci")
+    try:
+        local = ("--local_path", str(tmp_path), "--interval", "1")
+        assert command.main([*FLAGS, *remote, *local]) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
