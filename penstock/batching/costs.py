@@ -37,8 +37,10 @@ _MEMORY: Final = 32.0
 _FADED: Final = 1 / 4096
 """Part of a cell's weight that fades with each batch of any size, since machines change."""
 _OUTLIER: Final = 3.0
-_FEW: Final = 1.0
-"""Batches of a cell whose factor counts half."""
+_FEW: Final = 4.0
+"""Batches of a cell whose factor counts half beside that of the cells around."""
+_NEAR: Final = 0.1
+"""Distance of cells, in the logarithm of rows, at which one counts less by a factor of e."""
 _NEEDED: Final = 8
 """Batches without which nothing is known."""
 _TERMS: Final = 9
@@ -207,7 +209,13 @@ class BatchCosts:
         square = sums @ np.array([a * a, 2 * a * b, 2 * a * c, b * b, 2 * b * c, c * c, 0, 0, 0])
         counts = self._counts
         ratios = np.divide(both, square, out=np.ones(len(sums)), where=square > 0)
-        self._by_cell = 1 + counts / (counts + _FEW) * (ratios - 1)
+        # What few batches tell counts little beside the cells next to it.
+        rows = np.log(self._rows)
+        near = np.exp(-np.abs(rows[:, None] - rows) / _NEAR) * counts
+        np.fill_diagonal(near, 0.0)
+        around = (near @ ratios + _FEW) / (near.sum(axis=1) + _FEW)
+        own = counts**2 / (counts**2 + _FEW**2)
+        self._by_cell = around + own * (ratios - around)
         self._factors = sorted(zip(self._rows.tolist(), self._by_cell.tolist(), strict=True))
 
 

@@ -133,7 +133,10 @@ class LearnedBatcher(Batcher):
         if self._turn < self._mixed_until:
             taken = self._earliest(group, size, now)
             return self._taken(key, group, taken, reason, now)
-        return super()._cut(key, group, reason, now, self._in_time(size, group.samples[0], now))
+        batch = super()._cut(key, group, reason, now, self._in_time(size, group.samples[0], now))
+        if batch is not None and batch.rows < self.policy.max_rows and not group.waiting:
+            batch.reason = reason  # nobody else waits: more would have joined it
+        return batch
 
     def _drop_hopeless(self, group: Group, now: float) -> None:
         """Drop those at the front that would be answered too late, but not the last one: its run
@@ -220,9 +223,9 @@ class LearnedBatcher(Batcher):
         if best is None:
             best = self._best = best_sizes(table.fixed.__getitem__, len(table.fixed) - 1)
         size = best[min(waiting, len(best) - 1)]
-        if not self._explores():
+        other = min(2 * size, waiting, most)
+        if other <= size or not self._explores():
             return size
-        other = min(2 * size, most) if 2 * size <= waiting else max(1, size // 2)
         fixed = table.fixed
         worse = other < len(fixed) and fixed[other] / other > _WORSE * fixed[size] / size
         if worse and self._choices % (_SELDOM * EXPLORE):
