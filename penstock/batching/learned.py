@@ -8,9 +8,9 @@ It has the contract of Batcher, and decides three things otherwise, once the cos
   runs first. A batch of one is a batch. What arrives meanwhile is in the next partition, so a
   request is passed by fewer than ``MOST_PASSED`` that came later.
 - **Which deadlines are kept.** Where deadlines differ, the earliest one runs first, among the first
-  ``MOST_PASSED``. A request that cannot be answered in time any more is not run if another one
-  waits: its run would be in vain. It is dropped like one whose deadline has passed. A batch is
-  smaller if its most urgent request would otherwise be late.
+  ``MOST_PASSED``. A request that cannot be answered in time any more, not even by a run as quick as
+  the quickest, is not run if another one waits: its run would be in vain. It is dropped like one
+  whose deadline has passed. A batch is smaller if its most urgent request would be late otherwise.
 - **Whether it waits**, with a window: only while one more request is expected so soon that the
   fixed cost that sharing saves is larger than the time that all who wait for it lose.
 
@@ -42,8 +42,6 @@ _WORSE: Final = 1.3
 _SELDOM: Final = 8
 """A size with which a request costs ``_WORSE`` times the best is tried so many times less often."""
 _SMOOTHING: Final = 0.1
-_OPTIMISM: Final = 0.75
-"""Part of its expected time for which a request must have time left, since times vary. A guess."""
 _DIFFERS: Final = 0.01
 """Seconds by which a deadline must be before an earlier request's to count; below, the order of
 arrival is as good."""
@@ -160,7 +158,7 @@ class LearnedBatcher(Batcher):
         run = table.fixed[rows] - HAND_OVER
         if self.policy.join is not None:
             run += table.each[rows] * sample.elements
-        return sample.deadline > now + _OPTIMISM * run
+        return sample.deadline > now + self.costs.quick * run
 
     def _in_time(self, size: int, sample: Sample, now: float) -> int:
         """The rows of a batch that is small enough for a sample to be answered in time."""

@@ -92,3 +92,12 @@ def test_a_time_that_is_not_positive_is_not_recorded():
     for seconds in (0.0, -1.0, float("nan")):
         costs.learn(1, 0, seconds)
     assert costs.report()["batches"] == 0
+
+
+def test_how_quick_a_batch_may_be_is_known_for_steady_and_for_unsteady_models():
+    steady = taught(lambda rows, _: 1e-3 * rows, [1, 2, 4])
+    assert 0.7 < steady.quick < 0.9
+    random = Random(3)
+    unsteady = taught(lambda rows, _: 1e-3 * rows * random.choice([0.1, 1, 3]), [1, 2, 4])
+    assert unsteady.quick < 0.15
+    assert BatchCosts().quick == 0.0

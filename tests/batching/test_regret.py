@@ -21,6 +21,7 @@ class TrueCosts(BatchCosts):
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self.model = MODELS[trace.model]
+        self.quick = 0.8
 
     def table(self, most: int, more: float = 0.0) -> CostTable:
         rows = range(1, most + 1)
