@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import onnxruntime as ort
 import pytest
 
 from penstock.protocols import standard_messages as messages
+from tests.kit import one_write
 from tests.kit.onnx_models import scale
 from tests.services.process import ROOT, ServiceProcess, running
 
@@ -183,17 +183,9 @@ def test_undecodable_bodies_wrong_methods_and_timeouts_have_their_statuses(
         else:
             assert reply.json()["err_no"] == 8000
     assert httpx.get(url).status_code == 405
-    body = json.dumps(document()).encode()
-    head = (
-        f"POST {URL} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
-        "penstock-timeout: 0.0000001\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", service.http_port), 30) as connection:
-        connection.sendall(head.encode() + body)  # at once: a body that is too late is a 408
-        late, _, answer = connection.makefile("rb").read().partition(b"\r\n\r\n")
-    assert late.startswith(b"HTTP/1.1 504 ")
-    assert json.loads(answer)["err_no"] == 6000
+    # In one write: a body that comes after the deadline gets another status.
+    late = one_write.post(service.http_port, URL, document(), {"penstock-timeout": "0.0000001"})
+    assert (late[0], late[1]["err_no"]) == (504, 6000)
 
 
 def test_one_of_several_models_is_selected_by_path_or_field(tmp_path: Path) -> None:
