@@ -159,6 +159,8 @@ def lost(service: Supervised, broken: Path | None = None) -> dict[int, int]:
     """Kills its template, after breaking its program; returns its engines."""
     made = service.pid("template")
     engines = all_serve(service, 2)
+    # Before that the supervisor may not know yet what its template has forked.
+    until(lambda: "the changed program serves" in service.errors.read_text(), "the reload is over")
     if broken is not None:
         broken.touch()
     os.kill(made, signal.SIGKILL)
