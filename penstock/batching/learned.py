@@ -15,9 +15,9 @@ It has the contract of Batcher, and decides three things otherwise, once the cos
   fixed cost that sharing saves is larger than the time that all who wait for it lose.
 
 Until the costs are known, the sizes of batches are powers of two, so that a few small batches tell
-them. Later, of ``EXPLORE`` choices one has another size, so that costs stay known on both sides of
-what is believed to be best; a size that is known to be much worse is tried less often. Samples of
-several priorities, and policies that delay, are batched as by Batcher.
+them. Later, of ``EXPLORE`` choices one is larger than the best, if so many wait; smaller ones occur
+whenever fewer wait. A size that is known to be much worse is tried less often. Samples of several
+priorities, and policies that delay, are batched as by Batcher.
 """
 
 from __future__ import annotations
