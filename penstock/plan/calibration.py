@@ -198,6 +198,7 @@ class Calibration:
             ),
             largest=max(sizes),
             batches=sum(weights),
+            words=max(seen.learned for _, seen in steps)[1],
         )
 
 

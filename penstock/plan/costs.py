@@ -35,6 +35,8 @@ class OpCosts:
         largest: largest observed mean batch size.
         batches: number of observed batches.
         given_by: see ``OpSeen``.
+        words: what the service says of the costs of its batches, such as "8 rows cost 1.9 x one";
+            empty if it says nothing.
     """
 
     name: str
@@ -50,6 +52,7 @@ class OpCosts:
     largest: float = 1.0
     batches: int = 0
     given_by: str = ""
+    words: str = ""
 
     def cost(self, size: float = 1.0) -> float:
         """op_cost: seconds of a batch, without waiting for a core."""

@@ -60,6 +60,9 @@ class OpSeen:
         waiting: samples in the queue at the end.
         given_by: what has its options in the short form's words, such as ``route('/x')``; empty for
             an op whose options are keys of a configuration.
+        learned: what the service has learned of the costs of its batches until the end, in words,
+            and from how many batches; see ``BatchCosts.report``. Empty for an op without batches,
+            and in recordings of earlier versions.
     """
 
     name: str
@@ -75,6 +78,7 @@ class OpSeen:
     queue: float
     waiting: int
     given_by: str = ""
+    learned: tuple[int, str] = (0, "")
 
     @property
     def mean_batch(self) -> float:
@@ -250,7 +254,12 @@ def _op(now: Report, was: Report, engines: int) -> OpSeen:
         queue=now["queue"]["sum"] - was.get("queue", {}).get("sum", 0.0),
         waiting=now["waiting"],
         given_by=now.get("given_by", ""),
+        learned=_learned(now.get("costs")),
     )
+
+
+def _learned(costs: Report | None) -> tuple[int, str]:
+    return (0, "") if costs is None else (costs["batches"], costs["words"])
 
 
 def requests_of(recording: Report) -> list[dict[str, float]]:

@@ -106,6 +106,7 @@ def lines_of(plan: Plan) -> list[str]:
         f"{'workers':>9}{'needed':>8}{'busy':>6}{'batch':>7}{'queue ms':>10}{'waiting':>9}",
     ]
     lines += [_op(costs, at_rate, name) for name in (op.name for op in costs.ops)]
+    lines += [f"batches of {op.name}: {op.words}" for op in costs.ops if op.words]
     path = critical_path(costs)
     average = 1000 * sum(op.cost() for op in path)
     first, *others = bounds(most.costs)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from penstock.batching.costs import BatchCosts
 from penstock.observe.chrome import trace
 from penstock.observe.timeline import BatchTimes, Step, Timeline
 from penstock.plan.calibration import Calibration, changed, line
@@ -120,6 +121,20 @@ def test_a_trace_with_status_is_enough_for_a_calibration() -> None:
     assert found.checks == []
     assert found.costs(1.0).client == 0.0
     assert found.costs(1.0).op("computes").cpu.of(1) > 0
+
+
+def test_what_the_service_has_learned_of_batches_is_in_the_costs() -> None:
+    made = recording(COSTS, 1, 40)
+    learned = BatchCosts()
+    light, full = made[KEY]["steps"]
+    for each in (full, light):  # the levels may be given in any order
+        for _ in range(16):
+            for rows in (1, 8):
+                learned.learn(rows, 0, 0.002 + 0.0005 * rows)
+        each["after"]["graphs"][0]["ops"][1]["costs"] = learned.report()
+    full["after"]["graphs"][0]["ops"][1]["costs"]["words"] = "an older text"
+    waits, computes = Calibration(json.loads(json.dumps(made))).costs(1.0).ops
+    assert (waits.words, computes.words) == ("", "8 rows cost 2.4 × one")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,8 +83,8 @@ from penstock import App
 
 app = App("slow")
 
-@app.route("/slow")
-def slow(x: int) -> int:
+@app.route("/slow", batch=2)
+def slow(x: list[int]) -> list[int]:
     time.sleep(0.01)
     return x
 
@@ -104,6 +105,8 @@ def test_a_plan_of_routes_is_in_the_words_of_routes(tmp_path: Path) -> None:
         )
         assert done.exit_code == 0, done.output
         assert "-route('/slow'): workers=1\n+route('/slow'): workers=2" in done.stdout
+        words = "2 rows cost|known for one size only|not known yet"
+        assert re.search(rf"^batches of \S*slow: ({words})", done.stdout, re.M), done.stdout
         assert "more workers, batches (inputs of the same shapes)" in done.stdout
         assert "concurrency" not in done.stdout.replace("op_concurrency", "")
         done = plan(f"{server.http_url}/stuck", "x:=1", "--measuring", "100ms")

@@ -12,7 +12,7 @@ from penstock.plan.calibration import Calibration, changed
 from penstock.plan.costs import Costs, Line, OpCosts
 from penstock.plan.prediction import Planner, bounds, critical_path, needed, per_second
 from penstock.plan.recording import KEY
-from penstock.plan.report import Comparison, comparisons, lines_of_comparisons
+from penstock.plan.report import Comparison, Plan, comparisons, lines_of, lines_of_comparisons
 from penstock.plan.settings import UnknownSetting, changes_of, settings_diff
 from tests.plan.seen import recording
 
@@ -208,6 +208,19 @@ def test_predicted_and_measured_values_are_compared(found: Planner) -> None:
     assert p95.error == pytest.approx(0.5)
     assert "missed" in lines_of_comparisons([rate, p95], 0.0)[-1]
     assert not Comparison(what="x", predicted=1.0, measured=0.0, limit=0.1).kept
+
+
+def test_a_plan_says_what_batches_cost_where_the_service_says_it(found: Planner) -> None:
+    words = {"det": "not known yet", "rec": "8 rows cost 1.9 × one"}
+    ops = tuple(replace(op, words=words.get(op.name, "")) for op in COSTS.ops)
+    at_rate = replace(found.open(60), costs=replace(COSTS, ops=ops))
+    plan = Plan(
+        source="x", rate=60, most=found.most, at_rate=at_rate, doubts=(), advice=(), diff=""
+    )
+    assert [line for line in lines_of(plan) if line.startswith("batches of")] == [
+        "batches of det: not known yet",
+        "batches of rec: 8 rows cost 1.9 × one",
+    ]
 
 
 def test_rates_are_shown_without_an_exponent() -> None:
