@@ -63,6 +63,8 @@ class Sample:
         attempt: 1 for the first dispatch.
         spare: a copy of ``inputs`` for a later attempt, None when there will be none.
         waiting: True while it is in an op's queue.
+        dropped: monotonic seconds when its queue dropped it, because it could not be answered in
+            time; else unset.
         gone: True once it is answered, cancelled or expired; it must not be dispatched.
         flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
@@ -81,6 +83,7 @@ class Sample:
         "caller",
         "data_id",
         "deadline",
+        "dropped",
         "elements",
         "flight",
         "gone",
@@ -103,6 +106,7 @@ class Sample:
 
     arrived: float
     caller: Caller | None
+    dropped: float
     elements: int
     queue_due: dict[Sample, None]
     shapes: Sequence[tuple[int, ...]]

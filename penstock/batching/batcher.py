@@ -4,7 +4,8 @@ It has no threads, sockets or clocks, and does not read samples; time is an argu
 
 Guarantees:
     - every offered sample leaves exactly once: in a Batch, by ``cancel``, or dropped because its
-      deadline has passed (the engine, which watches deadlines, answers it);
+      deadline has passed (the engine, which watches deadlines, answers it), and has then the time
+      as ``dropped``;
     - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone; with
       ``overrun`` the last one may go beyond), one key only, in order of arrival; with several
       priority levels in the order of ``Lanes``;
@@ -164,6 +165,8 @@ class FifoQueue:
             sample.waiting = False
             if sample.deadline > now:
                 batches.append(Batch([sample], _FULL, now, sample.rows))
+            else:
+                sample.dropped = now
         return batches, None
 
     def check_invariants(self) -> None:
@@ -289,6 +292,7 @@ class Batcher:
         while (head := self._head(now)) is not None:
             if head.deadline <= now:
                 self.cancel(head)  # otherwise its window would be used for the next sample
+                head.dropped = now
                 continue
             if draining:
                 reason = CloseReason.DRAIN
@@ -338,6 +342,7 @@ class Batcher:
             sample = heappop(deadlines)[2]
             if sample.waiting:
                 self._leaves(sample, group)
+                sample.dropped = now
         if group.waiting == before:
             return False
         self._refile(key, group)
@@ -409,6 +414,7 @@ class Batcher:
             if sample.waiting:
                 if sample.deadline <= now:
                     self._leaves(sample, group)
+                    sample.dropped = now
                 elif join is not None and taken and (both := join(sizes, sample.shapes)) is None:
                     passed.append(sample)
                 elif taken and rows + sample.rows > most and not overrun:

@@ -147,6 +147,7 @@ class LearnedBatcher(Batcher):
                 if self._may_be_in_time(first, now):
                     return
                 self._leaves(first, group)
+                first.dropped = now
             queue.popleft()
 
     def _may_be_in_time(self, sample: Sample, now: float) -> bool:
@@ -252,6 +253,10 @@ class LearnedBatcher(Batcher):
         self._refile(key, group)
         self._drop_gone()
         kept = [sample for sample in samples if sample.deadline > now]
+        if len(kept) < len(samples):
+            for sample in samples:
+                if sample.deadline <= now:
+                    sample.dropped = now
         if not kept:
             return None
         rows = sum(sample.rows for sample in kept)

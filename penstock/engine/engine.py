@@ -63,7 +63,7 @@ from penstock.graph.dag import REQUEST
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.callers import AsksCaller
-from penstock.ops.failures import origin_of
+from penstock.ops.failures import origin_of, where_late
 from penstock.repository.served import Description, Served, Update
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 from penstock.tensor import difference
@@ -1082,11 +1082,9 @@ class Engine:
             if submission.over:  # the end of another request has ended this one as well
                 continue
             late = self._too_late(submission.deadline_by_client)
-            samples = submission.samples
-            names = [submission.graph.stages[sample.op].name for sample in samples]
-            ops = ", ".join(dict.fromkeys(names))
-            ran = "ran" if any(not sample.waiting for sample in samples) else "waited"
-            _log_late(submission, ops, f"{late} while it {ran}")
+            stages = submission.graph.stages
+            ops, did = where_late((stages[each.op].name, each) for each in submission.samples)
+            _log_late(submission, ops, f"{late} while it {did}")
             self._reply(submission, Outcome(None, late))
         self._set_alarm()
 

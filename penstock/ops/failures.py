@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from math import inf
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
@@ -322,6 +323,28 @@ def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTi
     )
     error.__cause__ = _Reason(f"process took longer than its timeout.{allowed}")
     return error
+
+
+def where_late(samples: Iterable[tuple[str, Sample]]) -> tuple[str, str]:
+    """Where a request was when its deadline passed, for the log.
+
+    Args:
+        samples: its samples, each with the name of its op.
+
+    Returns:
+        the names of the ops, and what it did there.
+    """
+    found = [*samples]
+    hopeless = [each for each in found if _dropped_at(each[1]) < each[1].deadline]
+    names = ", ".join(dict.fromkeys(op for op, _ in hopeless or found))
+    if hopeless:
+        return names, "waited; it was not run, since it could not have been answered in time"
+    waited = all(each.waiting or _dropped_at(each) < inf for _, each in found)
+    return names, "waited" if waited else "ran"
+
+
+def _dropped_at(sample: Sample) -> float:
+    return getattr(sample, "dropped", inf)
 
 
 def worker_died(op: str, worker: int) -> WorkerDied:

@@ -144,13 +144,24 @@ def test_the_window_of_an_expired_sample_does_not_apply_to_the_next() -> None:
 def test_an_expired_sample_does_not_shorten_the_window_of_its_key() -> None:
     batcher = Batcher(BatchPolicy(max_rows=2, window=0.5))
     batcher.offer(sample(1, key="b"), 0.0)
-    batcher.offer(sample(2, key="a", deadline=0.2), 0.1)
+    late = sample(2, key="a", deadline=0.2)
+    batcher.offer(late, 0.1)
     batcher.offer(sample(3, key="a"), 0.3)
     assert batcher.poll(0.3) == 0.5
+    assert late.dropped == 0.3
     batcher.check_invariants()
     assert poll_batch(batcher, 0.5).data_ids == [1]
     assert batcher.poll(0.5) == 0.8
     assert poll_batch(batcher, 0.8).data_ids == [3]
+
+
+def test_an_expired_sample_behind_others_is_dropped() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4))
+    late = sample(2, deadline=0.1)
+    for one in (sample(1), late, sample(3)):
+        batcher.offer(one, 0.0)
+    assert poll_batch(batcher, 0.2).data_ids == [1, 3]
+    assert (late.waiting, late.dropped) == (False, 0.2)
 
 
 def test_a_sample_of_another_shape_is_skipped_and_starts_the_next_batch() -> None:
@@ -447,6 +458,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         if self.batcher is not None:
             self.batcher.check_invariants()
             assert len(self.batcher) == sum(s.waiting for s in self.inside.values())
+            for one in self.inside.values():
+                if not one.waiting:  # a learned queue drops what would be late
+                    assert one.arrived <= one.dropped <= self.now
+                    assert one.deadline <= one.dropped or isinstance(self.batcher, LearnedBatcher)
 
 
 TestAnyInterleaving = AnyInterleaving.TestCase

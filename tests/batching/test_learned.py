@@ -111,6 +111,15 @@ def test_what_cannot_be_in_time_is_not_run_while_another_waits():
     assert all_batches(queue) == [[4]]  # it teaches what a run costs now
 
 
+def test_what_it_drops_has_the_time_of_that():
+    queue = batcher(lambda _, elements: 1e-4 + 1e-6 * elements, widths=(10, 100, 1000))
+    offered(queue, [10] * 4, deadlines=[0.5 + 1e-6, 9.0, 0.1, 0.4])
+    samples = [*queue._order]
+    assert all_batches(queue, now=0.5) == [[1]]
+    hopeless, _, *late = samples
+    assert [each.dropped for each in (hopeless, *late)] == [0.5] * 3
+
+
 def test_a_batch_is_smaller_if_its_first_request_would_be_late_otherwise():
     queue = batcher(lambda rows, _: 0.1 + 0.01 * rows)
     offered(queue, [0] * 32, deadlines=[0.25] + [9.0] * 31)

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue
+from penstock.batching.costs import BatchCosts
+from penstock.batching.learned import LearnedBatcher
+from penstock.batching.queues import batcher_for
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
@@ -78,6 +81,7 @@ def make_harness(
     workers: int = 1,
     attempts: int = 1,
     instruments: Sequence[Instrument] = (),
+    queue: Callable[[BatchPolicy], Batcher | FifoQueue] = Batcher,
 ) -> EngineHarness:
     edges = edges or {"op": ["@"]}
     plan = plan_of(edges, list(edges)[-1], attempts=attempts)
@@ -89,7 +93,7 @@ def make_harness(
     for name in plan.names:
         graph.add_op(
             name,
-            queue=Batcher(policy or BatchPolicy()),
+            queue=queue(policy or BatchPolicy()),
             executor=executors[name],
             options=work or WorkOptions(),
         )
@@ -192,6 +196,53 @@ def test_a_request_past_the_time_limit_has_one_log_line_with_op_and_ids(
     assert deadline_messages(caplog) == [
         f"op a: the request's deadline passed while it ran {first}",
         f"op a: the request's deadline passed while it waited {second}",
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_request_that_its_queue_has_dropped_has_not_run(
+    rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    h = make_harness(
+        policy=BatchPolicy(max_rows=rows),
+        options=EngineOptions(time_limit=1.0),
+        queue=batcher_for,
+    )
+    h.request()
+    h.request()
+    h.clock.advance(1.001)  # before the tick
+    h.workers["op"].finish()
+    h.clock.run()
+    assert h.workers["op"].batches() == []
+    h.clock.advance(1.0)
+    assert deadline_messages(caplog) == [
+        "op op: the request's deadline passed while it waited (data_id=1 log_id=0)"
+    ]
+
+
+def test_a_request_that_could_not_be_in_time_was_not_run(caplog: pytest.LogCaptureFixture) -> None:
+    costs = BatchCosts()
+    for _ in range(40):
+        for rows in (1, 2, 4):
+            costs.learn(rows, 0, 0.1 * rows)
+    h = make_harness(
+        policy=BatchPolicy(max_rows=4, learned=True),
+        options=EngineOptions(time_limit=1.0),
+        queue=lambda policy: LearnedBatcher(policy, costs),
+    )
+    first, late = h.request(), h.request()
+    h.clock.advance(0.95)
+    kept = h.request()
+    h.workers["op"].finish()
+    h.clock.run()
+    assert h.answer(first).error is None
+    assert [each.data_ids for each in h.workers["op"].batches()] == [[kept.data_id]]
+    assert not h.answers[late.data_id]
+    h.clock.advance(0.1)
+    assert str(h.answer(late).error) == "the request's deadline passed"
+    assert deadline_messages(caplog) == [
+        "op op: the request's deadline passed while it waited; it was not run, since it could not"
+        " have been answered in time (data_id=1 log_id=0)"
     ]
 
 
