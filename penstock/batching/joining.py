@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.batching.padding import Padding, Shape
 from penstock.batching.rows import Axis, Rows
@@ -89,10 +90,10 @@ class Joining:
 
     def layout(self, feed: Feed) -> Layout | None:
         """The feed's layout; None if it must run alone."""
-        if len(feed) == 1 and self.is_plain:
+        if len(feed) == 1 and (self.rows is None or self.rows.plain):
             ((name, value),) = feed.items()
             if type(value) is np.ndarray and value.ndim and value.shape[0]:
-                return Layout(((name, value.dtype, value.shape[1:]),), len(value))
+                return self._layout_of_one(name, value, feed)
         try:
             counts = self._counts(feed)
         except (ValueError, TypeError):
@@ -113,7 +114,7 @@ class Joining:
                 axis = self._axis(name) or 0
                 dims = (*value.shape[:axis], *value.shape[axis + 1 :])
                 if name in sizes:
-                    dims = self._fixed(name, value)
+                    dims = sizes[name][1]
                     elements += value.size
                 parts.append((name, value.dtype, dims))
             elif self._applies_to_all(name, counts[name], feed):
@@ -125,14 +126,28 @@ class Joining:
                 return None
         parts.sort(key=lambda part: str(part[0]))
         names = tuple(sorted(sizes))
-        return Layout(tuple(parts), rows, names, tuple(map(sizes.__getitem__, names)), elements)
+        return Layout(
+            tuple(parts), rows, names, tuple([sizes[name][0] for name in names]), elements
+        )
 
-    def groups(self, feeds: Sequence[Feed]) -> list[list[int]]:
+    def _layout_of_one(self, name: str, value: NDArray[Any], feed: Feed) -> Layout:
+        """Of a feed with one array, whose rows are on its first axis."""
+        rows = len(value)
+        measured = {} if self.padding is None else self.padding.measure(feed)
+        if not measured:
+            return Layout(((name, value.dtype, value.shape[1:]),), rows)
+        shape, fixed = measured[name]
+        return Layout(((name, value.dtype, fixed),), rows, (name,), (shape,), value.size)
+
+    def layouts(self, feeds: Sequence[Feed]) -> list[Layout | None]:
+        """The layout of each feed."""
+        return list(map(self.layout, feeds))
+
+    def groups(self, layouts: Sequence[Layout | None]) -> list[list[int]]:
         """Positions of the feeds that share a batch, in order of their first member."""
         groups: list[list[int]] = []
         found: dict[Any, list[tuple[list[int], Any]]] = {}
-        for position, feed in enumerate(feeds):
-            layout = self.layout(feed)
+        for position, layout in enumerate(layouts):
             if layout is None:
                 groups.append([position])
                 continue
@@ -159,11 +174,14 @@ class Joining:
         """Whether even a feed that runs alone may be padded."""
         return self.padding is not None and self.padding.sizes is not None
 
-    def stack(self, feeds: Sequence[Feed]) -> Joined:
+    def stack(
+        self, feeds: Sequence[Feed], layouts: Sequence[Layout | None] | None = None
+    ) -> Joined:
         """One feed for the model.
 
         Args:
             feeds: at least one; all of one group.
+            layouts: of each, if they are known.
 
         Raises:
             InputMismatch: a lod is malformed.
@@ -171,7 +189,8 @@ class Joining:
         first = feeds[0]
         if len(feeds) == 1 and not self.alters:
             return Joined(first, [0], {})
-        layouts = [self.layout(feed) for feed in feeds]
+        if layouts is None:
+            layouts = self.layouts(feeds)
         known = [each for each in layouts if each is not None]
         if len(known) < len(layouts):  # one that runs alone
             return Joined(first, [0], {})
@@ -323,15 +342,6 @@ class Joining:
             name: tuple(map(max, *shapes, shapes[0]))
             for name, *shapes in zip(first.names, *[each.shapes for each in layouts], strict=True)
         }
-
-    def _fixed(self, name: str, value: Any) -> tuple[int | None, ...]:
-        """The sizes of an array's axes that may not be padded."""
-        assert self.padding is not None
-        axes = self.padding.axes_of(name, value) or ()
-        return tuple(
-            size if axis is None else None
-            for size, axis in zip(value.shape[1:], axes[1:], strict=True)
-        )
 
 
 _UNKNOWN: Final = -1  # no axis: the model has no such input

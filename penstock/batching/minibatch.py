@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.batching.joining import Joining
+from penstock.batching.joining import Joining, Layout
 from penstock.batching.stack import group, rows_alike
 from penstock.request import Feed
 
@@ -23,10 +23,12 @@ class Call:
     Attributes:
         members: positions of the feeds that it joins.
         rows: of each, where all feeds are alike (``rows_alike``).
+        layouts: of each, where they decided which feeds are joined.
     """
 
     members: tuple[int, ...]
     rows: list[int] | None = field(default=None, compare=False)
+    layouts: list[Layout | None] | None = field(default=None, compare=False)
 
 
 def plan_calls(
@@ -44,8 +46,13 @@ def plan_calls(
     rows = rows_alike(feeds) if joining is None or joining.is_plain else None
     if rows is not None:
         return [Call(tuple(range(len(feeds))), rows)]
-    groups = group(feeds) if joining is None else joining.groups(feeds)
-    return [Call(tuple(members)) for members in groups]
+    if joining is None:
+        return [Call(tuple(members)) for members in group(feeds)]
+    layouts = joining.layouts(feeds)
+    return [
+        Call(tuple(members), layouts=[layouts[each] for each in members])
+        for members in joining.groups(layouts)
+    ]
 
 
 def in_turn(sizes: Sequence[int], most: int) -> Iterator[slice]:

@@ -29,6 +29,8 @@ from penstock.tensor import TensorSpec
 
 Shape: TypeAlias = tuple[int, ...]
 """Sizes of an array's axes, without the first."""
+Fixed: TypeAlias = tuple[int | None, ...]
+"""The same sizes, with None for the axes that may be padded."""
 Axes: TypeAlias = tuple[str | None, ...]
 """Names of an array's axes, the first included; None where an axis is never padded."""
 
@@ -82,23 +84,28 @@ class Padding:
         axes = self.inputs.get(name)
         return axes if axes is not None and len(axes) == value.ndim and any(axes[1:]) else None
 
-    def measure(self, feed: Feed) -> dict[str, Shape]:
-        """The shapes, rounded up, of the inputs that may be padded; none if axes of one name differ
-        in size.
+    def measure(self, feed: Feed) -> dict[str, tuple[Shape, Fixed]]:
+        """The shapes, rounded up, of the inputs that may be padded, and the sizes of their axes
+        that may not be; none if axes of one name differ in size.
         """
-        shapes: dict[str, Shape] = {}
+        shapes: dict[str, tuple[Shape, Fixed]] = {}
         named: dict[str, int] = {}
         for name, value in feed.items():
             axes = self.axes_of(name, value) if type(value) is np.ndarray else None
             if axes is None:
                 continue
+            shape: list[int] = []
+            fixed: list[int | None] = []
             for axis, size in zip(axes[1:], value.shape[1:], strict=True):
-                if axis is not None and named.setdefault(axis, size) != size:
+                if axis is None:
+                    shape.append(size)
+                    fixed.append(size)
+                elif named.setdefault(axis, size) != size:
                     return {}
-            shapes[name] = tuple(
-                size if axis is None else self._rounded(size)
-                for axis, size in zip(axes[1:], value.shape[1:], strict=True)
-            )
+                else:
+                    shape.append(size if self.sizes is None else self._rounded(size))
+                    fixed.append(None)
+            shapes[name] = tuple(shape), tuple(fixed)
         return shapes
 
     def join(self, batch: Sequence[Shape], feed: Sequence[Shape]) -> Sequence[Shape] | None:
@@ -139,6 +146,8 @@ class Padding:
         Raises:
             InferenceFailed: an output that is to be cropped has another size than the padded input.
         """
+        if not any(map(self.outputs.get, result)):
+            return result
         sizes: dict[str, tuple[int, int]] = {}
         for name, shape in padded.items():
             for axis, own, got in zip(
@@ -219,8 +228,9 @@ def _axes(specs: Sequence[TensorSpec]) -> dict[str, Axes]:
             name or f"{spec.name}.{index}" if index and size is None else None
             for index, (size, name) in enumerate(zip(spec.shape, names, strict=True))
         )
-        found.setdefault(spec.name, axes)
-        found[spec.alias] = axes
+        if any(axes):
+            found.setdefault(spec.name, axes)
+            found[spec.alias] = axes
     return found
 
 

@@ -264,7 +264,7 @@ class _Attempt:
         """
         feeds = [feed for feed, _ in members]
         joining = Joining(rows=self._rows({}, []))
-        if len(joining.groups(feeds)) > 1:
+        if len(joining.groups(joining.layouts(feeds))) > 1:
             raise _Unable("its inputs for several requests cannot be joined")
         joined = joining.stack(feeds)
         answer = yield from self._in_batch(joined.feed, "on a batch")

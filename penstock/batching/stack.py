@@ -8,6 +8,7 @@ batch's number of rows. Source: ``docs/compatibility.md`` (merging and splitting
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -220,7 +221,7 @@ def scatter(
     if len(rows) == 1:
         return [result]
     total = sum(rows)
-    bounds = np.cumsum([0, *rows]).tolist()
+    bounds = list(accumulate(rows, initial=0))
     parts: list[Feed] = [{} for _ in rows]
     for name, value in result.items():
         if is_lod(name, result):

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, TypeAlias
 
-from penstock.batching.joining import Joined, Joining
+from penstock.batching.joining import Joined, Joining, Layout
 from penstock.batching.minibatch import in_turn, plan_calls
 from penstock.batching.stack import concatenated, scatter, stack
 from penstock.client.remote_options import RemoteOptions
@@ -362,7 +362,8 @@ def _run_all(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer,
     if members:
         feeds = [member.feed for member in members]
         for call in plan_calls(feeds, op.joining, joined=op.op.joins_feeds):
-            yield from _run_together(op, [members[each] for each in call.members], call.rows)
+            joined = [members[each] for each in call.members]
+            yield from _run_together(op, joined, call.rows, call.layouts)
 
 
 def _run_in_order(op: BoundOp, member: Member) -> Generator[Asked, Answer, None]:
@@ -404,7 +405,10 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
 
 
 def _run_together(
-    op: BoundOp, members: Sequence[Member], rows: list[int] | None
+    op: BoundOp,
+    members: Sequence[Member],
+    rows: list[int] | None,
+    layouts: list[Layout | None] | None,
 ) -> Generator[Asked, Answer, None]:
     """Run these members in one call; on failure in halves, until only the cause of the error
     fails.
@@ -422,7 +426,7 @@ def _run_together(
         if rows is not None:
             joined = Joined(concatenated(feeds), rows, {})
         elif op.op.joins_feeds:
-            joined = op.joining.stack(feeds) if op.joining else Joined(*stack(feeds), {})
+            joined = op.joining.stack(feeds, layouts) if op.joining else Joined(*stack(feeds), {})
     except RequestError as error:
         answer = batch_failed(op.name, error)
     else:
@@ -442,8 +446,13 @@ def _run_together(
         return
     answer.forget_origin()  # not logged: its samples run again
     half = len(members) // 2
-    yield from _run_together(op, members[:half], rows and rows[:half])
-    yield from _run_together(op, members[half:], rows and rows[half:])
+    for those in (slice(0, half), slice(half, len(members))):
+        yield from _run_together(
+            op,
+            members[those],
+            None if rows is None else rows[those],
+            None if layouts is None else layouts[those],
+        )
 
 
 def _parts(op: BoundOp, result: Feed, joined: Joined | None, feeds: list[Feed]) -> list[Feed]:

@@ -69,7 +69,7 @@ def test_scatter_undoes_padding(shapes: list[Any], sizes: Any, value: float) -> 
     padding = Padding(inputs={"x": axes}, outputs={"y": axes}, values={"x": value}, sizes=sizes)
     joining = Joining(True, padding)
     feeds = [{"x": np.random.default_rng(0).random(shape, np.float32)} for shape in shapes]
-    (group,) = joining.groups(feeds)
+    (group,) = joining.groups(joining.layouts(feeds))
     joined = joining.stack(feeds)
     assert group == list(range(len(feeds)))
     parts = joining.scatter({"y": joined.feed["x"]}, joined, feeds, ())
@@ -132,7 +132,7 @@ def test_fixed_axes_dtypes_and_an_axis_name_with_two_sizes_are_not_padded() -> N
             ((1, 3, 4, 5), "f4"),
         ]
     ]
-    assert joining.groups(feeds) == [[0, 4], [1], [2], [3, 5]]
+    assert joining.groups(joining.layouts(feeds)) == [[0, 4], [1], [2], [3, 5]]
 
 
 def test_an_output_whose_size_differs_from_its_input_s_is_an_error() -> None:
@@ -154,7 +154,7 @@ def test_arrays_shared_by_all_rows_are_joined_only_if_equal() -> None:
         {"x": np.ones((1, 2)), "scale": other},
         {"x": np.ones((2, 2)), "scale": np.ones((3, 1))},
     ]
-    assert joining.groups(feeds) == [[0, 1], [2], [3], [4]]
+    assert joining.groups(joining.layouts(feeds)) == [[0, 1], [2], [3], [4]]
     joined = joining.stack(feeds[:2])
     assert (joined.rows, joined.feed["x"].shape) == ([3, 2], (5, 2))
     assert joined.feed["scale"] is scale

@@ -171,11 +171,11 @@ def test_strict_verification_refuses_what_it_does_not_see(found: Found) -> None:
 def test_feeds_share_a_batch_only_with_equal_values_of_inputs_without_rows() -> None:
     joining = Joining(rows=ROWS)
     one, other = ({"x": np.ones(2), "s": np.float32([k])} for k in (1, 2))
-    assert joining.groups([one, other, one]) == [[0, 2], [1]]
+    assert joining.groups(joining.layouts([one, other, one])) == [[0, 2], [1]]
     joined = joining.stack([one, one])
     assert (joined.feed["x"].shape, joined.feed["s"].shape) == ((4,), (1,))
     texts = [{"x": np.ones(1), "s": np.array([text], object)} for text in ("a", "b", "a")]
-    assert joining.groups(texts) == [[0, 2], [1]]
+    assert joining.groups(joining.layouts(texts)) == [[0, 2], [1]]
 
 
 def test_a_feed_without_rows_or_with_disagreeing_ones_runs_alone() -> None:
@@ -188,7 +188,7 @@ def test_a_feed_without_rows_or_with_disagreeing_ones_runs_alone() -> None:
         {"x": np.ones((3, 2)), "z": [1, 2, 3]},
     ):
         assert joining.layout(feed) is None
-        assert joining.groups([feed, dict(feed)]) == [[0], [1]]
+        assert joining.groups(joining.layouts([feed, dict(feed)])) == [[0], [1]]
 
 
 def test_rows_on_another_axis_are_joined_split_and_cut_there() -> None:
