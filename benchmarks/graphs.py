@@ -6,7 +6,8 @@
     resnet50   the layers of ResNet-50 on pictures of 600 kB, in batches of 8
 
 The floor is a loop that calls ONNX Runtime on one thread with full batches of 32 prepared inputs:
-the crops of 32 pictures in one call, the tokens of 32 texts padded to the longest of them.
+the crops of 32 pictures in one call, the tokens of 32 texts padded to the longest of them; or with
+batches of one.
 
     python -m benchmarks.graphs --graph texts --models FOLDER --core 0 --seconds 2
 """
@@ -170,13 +171,10 @@ class Bare:
             return [text_of(self._run(1, each)) for each in crops]
         return list(self._run(0, self._joined(found)))
 
-    def batches(self) -> list[Callable[[], None]]:
-        """One function for every batch of requests, which runs all models on it."""
-        graph = GRAPHS[self._graph]
-        found = graph.inputs()
-        return [
-            self._batch(found[at : at + graph.batch]) for at in range(0, len(found), graph.batch)
-        ]
+    def batches(self, size: int) -> list[Callable[[], None]]:
+        """One function for every batch of ``size`` requests, which runs all models on it."""
+        found = GRAPHS[self._graph].inputs()
+        return [self._batch(found[at : at + size]) for at in range(0, len(found), size)]
 
     def _batch(self, found: list[Array]) -> Callable[[], None]:
         first = self._joined(found)
@@ -226,10 +224,11 @@ def open_session(folder: Path) -> onnxruntime.InferenceSession:
     )
 
 
-def run_loop(graph: str, models: Path, *, seconds: float, warmup_seconds: float) -> Report:
-    """Run full batches in turn; counts rows, whose latency is that of their batch."""
-    size = GRAPHS[graph].batch
-    batches = Bare(graph, models).batches()
+def run_loop(
+    graph: str, models: Path, *, seconds: float, warmup_seconds: float, size: int
+) -> Report:
+    """Run batches of ``size`` in turn; counts rows, whose latency is that of their batch."""
+    batches = Bare(graph, models).batches(size)
     latencies: list[int] = []
     warm = time.perf_counter() + warmup_seconds
     for run in itertools.cycle(batches):
@@ -257,9 +256,14 @@ def main() -> int:
         "benchmarks.graphs",
         ("--graph", {"choices": tuple(GRAPHS), "required": True}),
         ("--models", {"type": Path, "required": True}),
+        ("--one-by-one", {"action": "store_true", "help": "batches of one"}),
     )
     return run_loop(
-        options.graph, options.models, seconds=options.seconds, warmup_seconds=options.warmup
+        options.graph,
+        options.models,
+        seconds=options.seconds,
+        warmup_seconds=options.warmup,
+        size=1 if options.one_by_one else GRAPHS[options.graph].batch,
     ).print()
 
 

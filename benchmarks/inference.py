@@ -10,7 +10,7 @@ import onnxruntime
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.graphs import images
+from benchmarks.graphs import images, token_lists
 from benchmarks.models import FEATURES, price
 from penstock.protocols.standard_messages import inference_messages
 
@@ -62,15 +62,32 @@ def resnet50_messages() -> list[bytes]:
     return [_raw("resnet50", image) for image in images()]
 
 
-def is_resnet50_message(answer: bytes, expected: NDArray[Any]) -> bool:
-    """Whether the message contains the bare model's scores."""
+def is_scores_message(answer: bytes, expected: NDArray[Any]) -> bool:
+    """Whether the message contains the bare model's output."""
     scores = _numbers(RESPONSE.FromString(answer))
     return scores.size == expected.size and np.allclose(scores, expected, rtol=1e-3, atol=1e-5)
 
 
-def _raw(model: str, x: NDArray[Any]) -> bytes:
+def token_messages() -> list[bytes]:
+    """Calls' messages, each with another list of tokens."""
+    return [_raw("reader", tokens[None], "tokens") for tokens in token_lists()]
+
+
+def token_texts() -> list[bytes]:
+    """Bodies of JSON, each with another list of tokens."""
+    return [orjson.dumps({"tokens": [tokens.tolist()]}) for tokens in token_lists()]
+
+
+def is_topic_text(answer: bytes, expected: NDArray[Any]) -> bool:
+    """Whether the body contains the bare model's output."""
+    (topic,) = orjson.loads(answer)["topic"]
+    return len(topic) == expected.size and np.allclose(topic, expected, rtol=1e-3, atol=1e-5)
+
+
+def _raw(model: str, x: NDArray[Any], name: str = "x") -> bytes:
     request = REQUEST(model_name=model, raw_input_contents=[x.tobytes()])
-    request.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    kind = "FP32" if x.dtype == np.float32 else "INT64"
+    request.inputs.add(name=name, datatype=kind, shape=x.shape)
     message: bytes = request.SerializeToString()
     return message
 

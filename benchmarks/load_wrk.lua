@@ -1,26 +1,30 @@
--- wrk -s load_wrk.lua URL -- BODY HEADS KIND [BEARER]: POST the file's content with the fields of a real client,
--- and print the counts as one line of JSON. KIND: the body's media type. HEADS: "same" or "different" trace ids, request ids and
--- time limits in all requests. BEARER: a key or token, sent with each.
+-- wrk -s load_wrk.lua URL -- BODIES HEADS KIND [BEARER]: POST the contents of files, separated by commas, in turn, with the
+-- fields of a real client, and print the counts as one line of JSON. KIND: the bodies' media type. HEADS: "same" or
+-- "different" trace ids, request ids and time limits in all requests. BEARER: a key or token, sent with each.
 
-local heads, start, rest, whole
+local heads, start
+local rest, whole, turn = {}, {}, 0
 
 function init(arguments)
-  local file = assert(io.open(arguments[1], "rb"))
   heads = arguments[2]
   wrk.method = "POST"
   wrk.headers["Content-Type"] = arguments[3]
   wrk.headers["User-Agent"] = "python-httpx/0.28.1"
   wrk.headers["Accept"] = "*/*"
   if arguments[4] then wrk.headers["Authorization"] = "Bearer " .. arguments[4] end
-  wrk.body = file:read("*a")
-  file:close()
-  local plain = wrk.format()
-  local line = plain:find("\r\n", 1, true)
-  start, rest = plain:sub(1, line + 1), plain:sub(line + 2)
-  whole = fresh()
+  for path in arguments[1]:gmatch("[^,]+") do
+    local file = assert(io.open(path, "rb"))
+    wrk.body = file:read("*a")
+    file:close()
+    local plain = wrk.format()
+    local line = plain:find("\r\n", 1, true)
+    start = plain:sub(1, line + 1)
+    rest[#rest + 1] = plain:sub(line + 2)
+    whole[#whole + 1] = fresh(#rest)
+  end
 end
 
-function fresh()
+function fresh(number)
   local r, most = math.random, 2147483647
   return start .. string.format(
     "traceparent: 00-%08x%08x%08x%08x-%08x%08x-01\r\n"
@@ -28,12 +32,13 @@ function fresh()
       .. "penstock-timeout: %d.%06d\r\n",
     r(most), r(most), r(most), r(most), r(most), r(most),
     r(most), r(most), r(most), r(most), r(20, 29), r(0, 999999)
-  ) .. rest
+  ) .. rest[number]
 end
 
 function request()
-  if heads == "different" then return fresh() end
-  return whole
+  turn = turn % #rest + 1
+  if heads == "different" then return fresh(turn) end
+  return whole[turn]
 end
 
 function done(summary, latency, requests)

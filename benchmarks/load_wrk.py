@@ -1,7 +1,7 @@
 """HTTP/1.1 load by wrk, which needs far less CPU than a generator in Python.
 
-wrk checks statuses only, so one answer is checked here first, and the size of all answers is
-compared with that of the same number of right ones.
+wrk checks statuses only, so one answer to each body is checked here first, and the size of all
+answers is compared with that of the same number of right ones.
 
     python -m benchmarks.load_wrk --port 8000 --path /echo --body request.json --connections 32
 """
@@ -23,6 +23,9 @@ ERRORS = ("connect", "read", "write", "status", "timeout")
 JSON = "application/json"
 _OF_A_CHUNK = 8
 """Most bytes that a chunk of less than 64 KiB has besides its content."""
+_DIGITS = 0.1
+"""Part by which an answer's size may differ where it need not be equal byte by byte: numbers of
+texts have more or fewer digits."""
 _LATEST = 10
 """Seconds after which an answer is a fault."""
 START_SECONDS = 30.0
@@ -47,14 +50,24 @@ def load_wrk(
 ) -> Report:
     """Load a server on 127.0.0.1.
 
+    Args:
+        body: a file, or a folder of files that are sent in turn.
+        expected: the right answer to a single body; None: answers may differ.
+
     Raises:
         WrkFailed: the first answer is wrong, or wrk failed.
     """
-    least, most = weight_of_answer(port, path, body.read_bytes(), expected, kind, bearer)
+    bodies = sorted(body.iterdir()) if body.is_dir() else [body]
+    weights = [
+        weight_of_answer(port, path, each.read_bytes(), expected, kind, bearer) for each in bodies
+    ]
+    least, most = min(low for low, _ in weights), max(high for _, high in weights)
+    if expected is None:
+        least, most = round(least * (1 - _DIGITS)), round(most * (1 + _DIGITS))
     server = CpuClock(plan.server_pid)
     for seconds in (plan.warmup_seconds, plan.seconds):
         before, loop_before, own_before = server.seconds(), server.loop_seconds(), _children_cpu()
-        counts = _run(port, path, body, connections, heads, seconds, kind, bearer)
+        counts = _run(port, path, bodies, connections, heads, seconds, kind, bearer)
         server_cpu_s, own_cpu_s = server.seconds() - before, _children_cpu() - own_before
         loop_cpu_s = server.loop_seconds() - loop_before
     faults = [f"{name} errors: {counts[name]}" for name in ERRORS if counts[name]]
@@ -117,7 +130,7 @@ def fields_of(kind: str, bearer: str | None) -> dict[str, str]:
 def _run(
     port: int,
     path: str,
-    body: Path,
+    bodies: list[Path],
     connections: int,
     heads: str,
     seconds: float,
@@ -131,7 +144,7 @@ def _run(
         f"--script={SCRIPT}",
         f"http://127.0.0.1:{port}{path}",
         "--",
-        str(body),
+        ",".join(map(str, bodies)),
         heads,
         kind,
         *([bearer] if bearer else []),

@@ -247,7 +247,8 @@ class ScenarioRun:
         common = ["--seconds", str(self._seconds), "--core"]
         if contender.server is None:
             graph = ["--graph", str(self._scenario.graph), "--models", str(self._models)]
-            return ["benchmarks.graphs", *common, str(self._server_core), *graph]
+            core = str(self._server_core)
+            return ["benchmarks.graphs", *common, core, *graph, *contender.options]
         server = self._servers[contender.name]
         common += [str(self._load_core), "--port", str(server.ports[load.protocol])]
         if contender.client is not None:
@@ -262,7 +263,7 @@ class ScenarioRun:
             common += ["--kind", self._scenario.kind, "--path", self._scenario.path]
             if contender.bearer is not None:
                 common += ["--bearer", contender.bearer]
-            return ["benchmarks.load_wrk", *common, "--body", f"{messages}/000"]
+            return ["benchmarks.load_wrk", *common, "--body", str(messages)]
         common += ["--method", self._scenario.method, "--streams", str(load.streams)]
         return ["benchmarks.load_calls", *common, "--body", str(messages)]
 

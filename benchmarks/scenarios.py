@@ -32,10 +32,13 @@ from benchmarks.inference import (
     infer_path,
     is_price_json,
     is_price_message,
-    is_resnet50_message,
+    is_scores_message,
+    is_topic_text,
     price_json,
     price_message,
     resnet50_messages,
+    token_messages,
+    token_texts,
 )
 from benchmarks.servers.floor_triton import PROGRAM
 from penstock.protocols.pb import Response
@@ -532,7 +535,7 @@ def saved_models() -> list[Scenario]:
             " batches of 8, against the bare model",
             messages=resnet50_messages,
             graph="resnet50",
-            matches=is_resnet50_message,
+            matches=is_scores_message,
             floor=Contender(name="ONNX Runtime"),
             ours=(served(8),),
             loads=(load,),
@@ -545,12 +548,66 @@ def saved_models() -> list[Scenario]:
     return made
 
 
+def ragged() -> list[Scenario]:
+    """Texts of 1 to 128 tokens with learned batches, against peers that pad whole batches and that
+    run them text by text, and against the bare model text by text.
+    """
+    over_http, over_grpc = http(32, "different"), grpc(32, heads="different")
+
+    def ours(server: str) -> tuple[Contender, ...]:
+        options = ("--graph", "ragged", "--batch-size", "32", "--policy")
+        return tuple(
+            Contender(name=policy, server=server, options=(*options, policy))
+            for policy in ("learned", "fifo")
+        )
+
+    def scenario(name: str, floor: Contender, load: Load, ratio: float, title: str) -> Scenario:
+        is_http = load is over_http
+        return Scenario(
+            name=f"ragged-{name}",
+            title=f"texts of 1 to 128 tokens, {title}",
+            messages=token_texts if is_http else token_messages,
+            graph="ragged",
+            matches=is_topic_text if is_http else is_scores_message,
+            floor=floor,
+            ours=ours("reader" if is_http else "inference"),
+            loads=(load,),
+            exact=False,
+            targets={("learned", load.label): Target(ratio=ratio)},
+            path="/reader",
+            method=MODEL_INFER,
+        )
+
+    made = [
+        scenario(
+            "bare",
+            Contender(name="ONNX Runtime", options=("--one-by-one",)),
+            over_grpc,
+            0.6,
+            "Open Inference Protocol, against the bare model text by text",
+        )
+    ]
+    for graph, words in (("ragged", "in padded batches"), ("ragged-one", "text by text")):
+        mosec = Contender(name="Mosec", server="floor_mosec", options=("--graph", graph), ready="/")
+        made.append(scenario(f"mosec{graph[6:]}", mosec, over_http, 1.25, f"against Mosec {words}"))
+        if PROGRAM.exists():
+            ready = "/v2/health/ready"
+            triton = Contender(
+                name="Triton", server="floor_triton", options=("--graph", graph), ready=ready
+            )
+            made.append(
+                scenario(f"triton{graph[6:]}", triton, over_grpc, 1.25, f"against Triton {words}")
+            )
+    return made
+
+
 def all_scenarios() -> list[Scenario]:
     """Every scenario, the main ones first."""
     return [
         *heads(),
         *models(),
         *saved_models(),
+        *ragged(),
         *typed(),
         *one_at_a_time(),
         *large(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from mosec import Runtime, Server, SSEWorker, Worker
 from mosec.mixin import MsgpackMixin
 from pydantic import BaseModel
 
+from benchmarks.graphs import open_session, padded
 from benchmarks.servers.options import server_options
 from benchmarks.servers.regression import session_of
+
+_MODEL = "BENCHMARK_MODEL"
 
 
 class Regression(Worker):
@@ -31,6 +35,28 @@ class Regression(Worker):
 
 class PackedRegression(MsgpackMixin, Regression):
     """The same with msgpack."""
+
+
+class Reader(Worker):
+    """Token lists, padded to the longest of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.session = open_session(Path(os.environ[_MODEL]))
+
+    def forward(self, data: list[Any]) -> list[Any]:
+        """The topics of a batch."""
+        tokens = padded([np.array(each["tokens"][0], np.int64) for each in data])
+        (topics,) = self.session.run(None, {"tokens": tokens})
+        return [{"topic": [topic]} for topic in topics.tolist()]
+
+
+class ReaderOneByOne(Reader):
+    """The same, whose batches are run list by list."""
+
+    def forward(self, data: list[Any]) -> list[Any]:
+        """The topics of a batch."""
+        return [super(ReaderOneByOne, self).forward([each])[0] for each in data]
 
 
 class Piece(BaseModel):
@@ -64,7 +90,11 @@ def main() -> None:
         "regress-json": ("/bench/prediction", Regression, 32),
         "regress-msgpack": ("/bench/prediction", PackedRegression, 32),
         "pieces": ("/pieces", Pieces, 64),
+        "ragged": ("/reader", Reader, 32),
+        "ragged-one": ("/reader", ReaderOneByOne, 32),
     }
+    for model in options.models:
+        os.environ[_MODEL] = str(model)  # workers are new interpreters
     path, worker, batch = routes[options.graph]
     server = Server()  # type: ignore[no-untyped-call]
     runtime = Runtime(worker, num=1, max_batch_size=batch, max_wait_time=1)

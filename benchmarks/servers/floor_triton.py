@@ -1,4 +1,4 @@
-"""Triton, out of the wheel ``nvidia-pytriton``, with the model of 13 features.
+"""Triton, out of the wheel ``nvidia-pytriton``, with the model ``price`` or the model ``reader``.
 
 The wheel holds ``tritonserver`` and its Python backend. ``make bench`` installs it into an
 environment of its own, ``benchmarks/triton/.venv``, with ONNX Runtime and a numpy before version 2
@@ -22,24 +22,34 @@ PACKAGES = ENVIRONMENT / f"lib/python{_PYTHON}/site-packages"
 SERVER = PACKAGES / "pytriton" / "tritonserver"
 PROGRAM = SERVER / "bin" / "tritonserver"
 
-_CONFIG = """name: "price"
+_CONFIG = """name: "{name}"
 backend: "python"
 max_batch_size: 32
-input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {features} ] }} ]
-output [ {{ name: "price" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+{tensors}
 dynamic_batching {{ }}
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 parameters {{ key: "file" value {{ string_value: "{file}" }} }}
+parameters {{ key: "padded" value {{ string_value: "{padded}" }} }}
 """
+_TENSORS = {
+    "price": f"""input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {FEATURES} ] }} ]
+output [ {{ name: "price" data_type: TYPE_FP32 dims: [ 1 ] }} ]""",
+    "reader": """input [
+  { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true }
+]
+output [ { name: "topic" data_type: TYPE_FP32 dims: [ 8 ] } ]""",
+}
 
 
-def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
+def prepare(model: Path, folder: Path, *, padded: bool) -> tuple[Path, Path]:
     """Create the model repository, and the backend's folder with the stub that runs it."""
     repository, backends = folder / "repository", folder / "backends"
-    code, backend = repository / "price" / "1", backends / "python"
+    code, backend = repository / model.name / "1", backends / "python"
     for each in (code, backend):
         each.mkdir(parents=True, exist_ok=True)
-    config = _CONFIG.format(features=FEATURES, file=model / "model.onnx")
+    config = _CONFIG.format(
+        name=model.name, tensors=_TENSORS[model.name], file=model / "model.onnx", padded=padded
+    )
     (code.parent / "config.pbtxt").write_text(config, encoding="utf-8")
     stub = SERVER / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
     _link(Path(__file__).with_name("triton_model.py"), code / "model.py")
@@ -56,7 +66,7 @@ def _link(file: Path, place: Path) -> None:
 def main(options: ServerOptions) -> None:
     """Replace this process by the server."""
     (model,) = options.models
-    repository, backends = prepare(model, Path.cwd())
+    repository, backends = prepare(model, Path.cwd(), padded=options.graph != "ragged-one")
     libraries = [PACKAGES / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR")]
     environment = {
         **os.environ,
