@@ -357,8 +357,9 @@ class AnyInterleaving(RuleBasedStateMachine):
     def poll_several(self, draining: bool, most: int) -> None:
         batches, wait = self.batcher.poll_several(most, self.now, draining=draining)
         waiting = [s for s in self.inside.values() if s.waiting]
-        for batch in batches:
-            self.check_batch(batch, draining, waiting)
+        for number, batch in enumerate(batches, 1):
+            later = [s for each in batches[number:] for s in each.samples]
+            self.check_batch(batch, draining, [*later, *waiting])
         assert len(batches) <= most
         if len(batches) < most:
             self.check_no_batch(wait, draining, waiting)
