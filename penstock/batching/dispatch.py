@@ -41,6 +41,11 @@ class HandOver:
         else:
             self._mean = mean + _SMOOTHING * (seconds - mean)
 
+    @property
+    def seconds(self) -> float | None:
+        """The usual run time of a batch; None before the first one."""
+        return self._mean
+
     def batches(self, idle_workers: int) -> int:
         """How many batches the next hand-over may carry; ``idle_workers`` is at least 1."""
         mean = self._mean

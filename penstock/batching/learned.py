@@ -12,7 +12,8 @@ It has the contract of Batcher, and decides three things otherwise, once the cos
   the quickest, is not run if another one waits: its run would be in vain. It is dropped like one
   whose deadline has passed. A batch is smaller if its most urgent request would be late otherwise.
 - **Whether it waits**, with a window: only while one more request is expected so soon that the
-  fixed cost that sharing saves is larger than the time that all who wait for it lose.
+  fixed cost that sharing saves is larger than the time that all who wait for it lose; or while the
+  ops after it have work for longer than its batch takes, so that nobody loses time.
 
 Until the costs are known, the sizes of batches are powers of two, so that a few small batches tell
 them. Later, of ``EXPLORE`` choices one is larger than the best, if so many wait; smaller ones occur
@@ -23,6 +24,7 @@ priorities, and policies that delay, are batched as by Batcher.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, Final
 
@@ -49,12 +51,20 @@ _MIXED_FOR: Final = 1024
 """Samples for which deadlines are compared after one that differs."""
 _PATIENCE: Final = 3.0
 """Usual distances of arrivals after which nobody more is expected."""
+_LEAST_WAIT: Final = 1e-3
+"""Seconds; for less than that it does not wait for the ops after it: each wait is a timer."""
 
 
 class LearnedBatcher(Batcher):
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        ahead: for how many seconds the ops after this one have work without it; 0 if one of them
+            may be idle, or that is not known. None: as if always 0.
+    """
 
     most_passed = MOST_PASSED
+    ahead: Callable[[], float] | None = None
 
     def __init__(self, policy: BatchPolicy, costs: BatchCosts | None = None) -> None:
         super().__init__(policy, costs)
@@ -89,7 +99,7 @@ class LearnedBatcher(Batcher):
             return polled
         head = self._head(now)  # there is one, and it waits for company
         assert head is not None
-        until = self._worth_waiting(head)
+        until = self._worth_waiting(head, now)
         if until is None or until > now:
             return polled if until is None else min(until, polled)
         batch = self._cut(head.key, self._groups[head.key], CloseReason.IDLE_SLOT, now)
@@ -103,7 +113,7 @@ class LearnedBatcher(Batcher):
             self._table = self.costs.table(self.policy.max_rows, HAND_OVER)
         return self._table
 
-    def _worth_waiting(self, head: Sample) -> float | None:
+    def _worth_waiting(self, head: Sample, now: float) -> float | None:
         """Until when it pays to wait for company of ``head``; None: it is not known."""
         table, gap = self._known(), self._gap
         if table is None or gap is None or len(table.fixed) < 3:
@@ -113,9 +123,24 @@ class LearnedBatcher(Batcher):
         two = table.fixed[2] + 2 * table.each[2] * width
         if two == float("inf"):
             return None
-        if self._groups[head.key].rows * gap >= 2 * one - two:
+        rows = self._groups[head.key].rows
+        not_needed = self._not_needed(table, rows, width, now)
+        if rows * gap >= 2 * one - two:
+            return not_needed
+        return max(not_needed, self._newest + _PATIENCE * gap)
+
+    def _not_needed(self, table: CostTable, rows: int, width: float, now: float) -> float:
+        """Until when the results of a batch would only wait for the ops after this one; 0 if they
+        would not, or if nobody more would join it.
+        """
+        if self.ahead is None or rows >= len(table.fixed):
             return 0.0
-        return self._newest + _PATIENCE * gap
+        if self.policy.join is None and rows >= self._sizes(table)[-1]:
+            return 0.0
+        if self._turn < self._mixed_until:  # it may be the most urgent one there, too
+            return 0.0
+        spare = self.ahead() - table.fixed[rows] - table.each[rows] * rows * width
+        return now + spare if spare >= _LEAST_WAIT else 0.0
 
     def _cut(
         self, key: Any, group: Group, reason: CloseReason, now: float, most: int | None = None
@@ -218,9 +243,7 @@ class LearnedBatcher(Batcher):
         table = self._known()
         assert table is not None
         most = self.policy.max_rows
-        best = self._best
-        if best is None:
-            best = self._best = best_sizes(table.fixed.__getitem__, len(table.fixed) - 1)
+        best = self._sizes(table)
         size = best[min(waiting, len(best) - 1)]
         other = min(2 * size, waiting, most)
         if other <= size or not self._explores():
@@ -230,6 +253,12 @@ class LearnedBatcher(Batcher):
         if worse and self._choices % (_SELDOM * EXPLORE):
             return size
         return other
+
+    def _sizes(self, table: CostTable) -> list[int]:
+        """The best size with so many rows waiting."""
+        if self._best is None:
+            self._best = best_sizes(table.fixed.__getitem__, len(table.fixed) - 1)
+        return self._best
 
     def _next_planned(
         self, key: Any, group: Group, reason: CloseReason, now: float

@@ -242,6 +242,16 @@ class ServedGraph:
         if stage.batcher.policy.capacity is not None:
             self.bounded.append(stage)
 
+    def work_after(self, stage: Stage) -> float:
+        """For how many seconds the ops after one have work without it; 0 if one of them may be
+        idle, or if it may jump over them.
+        """
+        index = self.stages.index(stage)
+        if self.plan.jump_to[index]:
+            return 0.0
+        after = self.plan.consumers[index]
+        return min((self.stages[each].backlog for each in after), default=0.0)
+
     def why_stuck(self) -> str | None:
         """Why its requests cannot be answered now, for probes; None if they can."""
         if self.state is GraphState.HELD:

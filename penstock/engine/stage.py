@@ -27,6 +27,7 @@ from typing import Any
 from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.batching.decision import Batching
 from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
+from penstock.batching.learned import LearnedBatcher
 from penstock.batching.queue_policy import QueuePolicy
 from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
@@ -88,7 +89,7 @@ class Stage:
         sizing: Sizing | None = None,
     ) -> None:
         self.name = name
-        self.batcher = batcher
+        self._set_queue(batcher)
         self.executor = executor
         executor.grown = self._fire
         executor.instruments = instruments
@@ -133,7 +134,29 @@ class Stage:
     ) -> None:
         """Batch as its workers have decided; only before the first sample."""
         self.batching = batching
-        self.batcher, self._key_of, self.sizing = batcher, key_of, sizing
+        self._set_queue(batcher)
+        self._key_of, self.sizing = key_of, sizing
+
+    def _set_queue(self, batcher: Batcher | FifoQueue) -> None:
+        self.batcher = batcher
+        if isinstance(batcher, LearnedBatcher):
+            batcher.ahead = self._ahead
+
+    def _ahead(self) -> float:
+        """See ``LearnedBatcher``."""
+        return min((graph.work_after(self) for graph in self.graphs), default=0.0)
+
+    @property
+    def backlog(self) -> float:
+        """Seconds that the full batches in its queue take, if no worker is idle; else 0. A queue
+        that is full counts as one batch at least.
+        """
+        seconds = self._hand_over.seconds
+        if seconds is None or self._idle:
+            return 0.0
+        queue = self.batcher
+        batches = len(queue) // queue.policy.max_rows or queue.full
+        return batches * seconds / max(1, self.executor.workers)
 
     def limit_queue(self, policies: Sequence[QueuePolicy]) -> None:
         """Refuse or delay samples that wait too long; only before the first sample.

@@ -1,5 +1,7 @@
 """What the learned policy decides, by costs that the test knows."""
 
+import pytest
+
 from penstock.batching.batcher import BatchPolicy
 from penstock.batching.costs import BatchCosts
 from penstock.batching.learned import EXPLORE, MOST_PASSED, LearnedBatcher
@@ -174,19 +176,23 @@ def test_while_costs_are_unknown_each_power_of_two_is_tried():
     ]
 
 
-def test_it_waits_for_company_only_while_that_pays():
-    def started(cost, gap):
-        queue = batcher(cost, window=1.0)
-        for number in range(30):
-            offered(queue, [0], at=number * gap, first=number)
-        now = 29 * gap
+def gains(rows, _):
+    return 1e-2 + 1e-5 * rows
+
+
+def started(cost, gap, **more):
+    """A queue with one request, and the time at which it came, ``gap`` after the one before."""
+    queue = batcher(cost, window=1.0)
+    for number in range(30):
+        offered(queue, [0], at=number * gap, first=number)
+    now = 29 * gap
+    while len(queue):
         queue.poll(now, draining=True)
-        offered(queue, [0], at=now + gap, first=99)
-        return queue, now + gap
+    offered(queue, [0], at=now + gap, first=99, **more)
+    return queue, now + gap
 
-    def gains(rows, _):
-        return 1e-2 + 1e-5 * rows
 
+def test_it_waits_for_company_only_while_that_pays():
     queue, now = started(gains, gap=1e-3)
     until = queue.poll(now)
     assert isinstance(until, float)
@@ -195,4 +201,34 @@ def test_it_waits_for_company_only_while_that_pays():
     queue, now = started(gains, gap=0.1)  # a request saves 10 ms and would cost 100
     assert isinstance(queue.poll(now), Batch)
     queue, now = started(lambda rows, _: 1e-2 * rows, gap=1e-3)  # nothing is saved
+    assert isinstance(queue.poll(now), Batch)
+
+
+def test_it_waits_while_the_ops_after_it_have_work_for_longer_than_its_batch_takes():
+    queue, now = started(gains, gap=0.1)
+    ahead = 0.3
+    queue.ahead = lambda: ahead
+    until = queue.poll(now)
+    assert until == pytest.approx(now + 0.29, abs=1e-3)
+    assert queue.poll(until) == pytest.approx(until + 0.29, abs=1e-3)
+    assert queue.poll(now + 0.9) == pytest.approx(now + 1.0)  # not beyond the window
+    ahead = 0.0105  # it is needed as soon as it can be ready
+    batch = queue.poll(now + 0.9)
+    assert isinstance(batch, Batch)
+    ahead = 9.0
+    offered(queue, [0], at=now + 0.9, first=100)
+    assert isinstance(queue.poll(now + 0.9), float)
+    assert isinstance(queue.poll(now + 1.9), Batch)  # the end of its window
+    offered(queue, [0] * 32, at=now + 2.0, first=101)
+    assert isinstance(queue.poll(now + 2.0), Batch)  # full
+    offered(queue, [0], at=now + 2.1, first=200)
+    assert isinstance(queue.poll(now + 2.1, draining=True), Batch)
+
+
+def test_it_does_not_wait_for_the_ops_after_it_if_nobody_would_join_or_deadlines_differ():
+    queue, now = started(lambda rows, _: 1e-2 * rows, gap=0.1)
+    queue.ahead = lambda: 9.0
+    assert isinstance(queue.poll(now), Batch)
+    queue, now = started(gains, gap=0.1, deadlines=[50.0])  # the others have more time
+    queue.ahead = lambda: 9.0
     assert isinstance(queue.poll(now), Batch)

@@ -1,7 +1,7 @@
 """The engine under a virtual clock: admission, deadlines, cancellation, timeouts, drain."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -244,6 +244,116 @@ def test_a_request_that_could_not_be_in_time_was_not_run(caplog: pytest.LogCaptu
         "op op: the request's deadline passed while it waited; it was not run, since it could not"
         " have been answered in time (data_id=1 log_id=0)"
     ]
+
+
+def busy_after(
+    second: Batcher | FifoQueue, edges: dict[str, list[str]] | None = None
+) -> EngineHarness:
+    """An op whose batches cost 10 ms whatever they hold, before one that takes 0.2 s and runs; the
+    queue in front of that one is empty. Requests come every half a second.
+    """
+    costs = BatchCosts()
+    for _ in range(40):
+        for rows in (1, 2, 4, 8):
+            costs.learn(rows, 0, 1e-2 + 1e-5 * rows)
+    first = LearnedBatcher(BatchPolicy(max_rows=8, window=1.0, learned=True), costs)
+    queues = iter([first, second, *(FifoQueue(BatchPolicy()) for _ in range(2))])
+    h = make_harness(edges or {"a": ["@"], "b": ["a"]}, queue=lambda _: next(queues))
+    for _ in range(2):
+        h.request()
+        finish_first(h)
+        h.workers["b"].batches()[0].ran = 0.2
+        h.workers["b"].finish()
+        h.clock.run()
+        h.clock.advance(0.5)
+    h.request()
+    finish_first(h)
+    h.clock.advance(0.5)
+    assert len(h.workers["b"].batches()) == 1
+    return h
+
+
+def finish_first(h: EngineHarness) -> None:
+    """The op that waits for nothing finishes its batch."""
+    h.workers["a"].batches()[0].ran = 1e-2
+    h.workers["a"].finish()
+    h.clock.run()
+
+
+def test_a_learned_op_does_not_hurry_while_the_one_after_it_has_work() -> None:
+    h = busy_after(FifoQueue(BatchPolicy()))
+    h.request()  # the other op will take it at once
+    finish_first(h)
+    h.clock.advance(0.5)
+    third = h.request()  # the other op has one before it
+    assert h.workers["a"].batches() == []
+    h.clock.advance(0.1)
+    fourth = h.request()
+    assert h.workers["a"].batches() == []
+    h.workers["b"].finish()  # and takes that
+    h.clock.advance(0.2)
+    assert [each.data_ids for each in h.workers["a"].batches()] == [[third.data_id, fourth.data_id]]
+    finish_first(h)
+    h.request()
+    h.clock.advance(0.9)
+    assert h.workers["a"].batches() == []
+    h.clock.advance(0.1)
+    assert len(h.workers["a"].batches()) == 1, "the end of its window"
+
+
+def test_only_full_batches_of_the_op_after_it_let_an_op_wait() -> None:
+    h = busy_after(Batcher(BatchPolicy(max_rows=2)))
+    for _ in range(2):
+        h.request()
+        finish_first(h)
+        h.clock.advance(0.5)
+    h.request()
+    assert h.workers["a"].batches() == []
+    h = busy_after(Batcher(BatchPolicy(max_rows=2, capacity=1)))
+    h.request()
+    finish_first(h)
+    assert h.engine.stages[1].batcher.full
+    assert h.engine.stages[1].backlog == pytest.approx(0.2)
+
+
+def test_the_work_of_an_op_is_divided_among_its_workers_and_none_if_one_is_idle() -> None:
+    h = busy_after(FifoQueue(BatchPolicy()))
+    for _ in range(2):
+        h.request()
+        h.clock.advance(1.0)
+        finish_first(h)
+    stage, workers = h.engine.stages[1], h.workers["b"]
+    assert stage.backlog == pytest.approx(0.4)
+    workers.workers = 2
+    assert stage.backlog == 0.0
+    workers.grown()
+    assert (len(workers.batches()), stage.backlog) == (2, pytest.approx(0.1))
+
+
+def test_an_op_before_several_waits_only_while_all_have_work() -> None:
+    edges = {"a": ["@"], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+    h = busy_after(FifoQueue(BatchPolicy()), edges)
+    h.request()
+    finish_first(h)
+    h.clock.advance(0.5)
+    (graph,) = h.engine.graphs
+    before, slow, other, last = graph.stages
+    assert (slow.backlog > 0.1, graph.work_after(before)) == (True, other.backlog)
+    assert other.backlog < 0.1
+    assert (last.backlog, graph.work_after(last)) == (0.0, 0.0)
+    h.request()
+    assert len(h.workers["a"].batches()) == 1
+
+
+def test_an_op_that_may_jump_over_the_one_after_it_does_not_wait_for_it() -> None:
+    h = busy_after(FifoQueue(BatchPolicy()))
+    h.request()
+    finish_first(h)
+    (graph,) = h.engine.graphs
+    first, _ = graph.stages
+    assert graph.work_after(first) == pytest.approx(0.2)
+    graph.plan = replace(graph.plan, jump_to=((1,), ()))
+    assert graph.work_after(first) == 0.0
 
 
 def test_a_deadline_error_of_a_worker_gets_the_same_log_line(
