@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.batching.joining import Joining
 from penstock.batching.padding import Shape, filled_in
@@ -19,6 +23,10 @@ from penstock.request import Batch, Feed, Outcome, Sample
 MOST_PIECES: Final = 1024
 """Most pieces of one sample; larger samples get larger pieces. Equal to the default of
 ``max_requests``, so that one request costs the engine at most as much as that many."""
+
+_MOST_AXES: Final = 32  # of a numpy array, in all versions
+_MOST_ELEMENTS: Final = 1 << 24
+"""Of nested lists whose sizes are known by their first elements: the others may have fewer."""
 
 
 class Pieces:
@@ -81,7 +89,8 @@ class Sizing:
         fills: whether a sample, or a piece, always fills a batch, because the model has a fixed
             number of rows.
         reads: whether ``preprocess`` converts lists and texts to arrays; samples with such share a
-            batch, whatever their sizes.
+            batch, whatever their sizes. Where requests are padded, the sizes of lists are those of
+            their first elements.
         renamed: makes the model's inputs of a sample's input, whose names are those of another
             model's outputs; None: its names are the model's.
     """
@@ -109,8 +118,10 @@ class Sizing:
             if self.renamed is not None:
                 feed = self.renamed(feed)
             if self.reads and _unread(feed):
-                sample.key = "unread"
                 sample.rows = self.most if self.fills else max(1, rows_of(feed))
+                sample.key = "unread"
+                if self.joining.padding is not None:
+                    self._guess(sample, feed)
                 return True
             layout = self.joining.layout(feed)
             if layout is None:
@@ -129,6 +140,16 @@ class Sizing:
                 # pieces.
                 sample.key = (layout.key, id(sample.piece[0]))
         return layout.rows > self.most
+
+    def _guess(self, sample: Sample, feed: Feed) -> None:
+        """Set the shapes of lists. The worker, which converts them, measures them again."""
+        stand_ins = {name: _stand_in(value) for name, value in feed.items()}
+        if any(each is None for each in stand_ins.values()):
+            return
+        layout = self.joining.layout(stand_ins)
+        if layout is not None:
+            sample.key = ("unread", layout.key)
+            sample.shapes, sample.elements = layout.shapes, layout.elements
 
     def split(self, inputs: dict[str, Feed]) -> Pieces | None:
         """Split a sample that is larger than a batch into pieces; None if it runs whole."""
@@ -154,6 +175,21 @@ class Sizing:
         if self.joining.padding is None:
             return 0, 0
         return filled_in([(each.shapes, each.rows, each.elements) for each in batch.samples])
+
+
+def _stand_in(value: Any) -> NDArray[Any] | None:
+    """An array of the shape of nested lists, as their first elements have it, whose content means
+    nothing; None for another value that is no array.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    shape: list[int] = []
+    while isinstance(value, list) and value and len(shape) < _MOST_AXES:
+        shape.append(len(value))
+        value = value[0]
+    if not shape or isinstance(value, str | list) or prod(shape) > _MOST_ELEMENTS:
+        return None
+    return np.empty(shape, np.bool_)
 
 
 def _unread(feed: Feed) -> bool:

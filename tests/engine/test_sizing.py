@@ -170,3 +170,34 @@ def test_every_input_has_a_size(value: Any) -> None:
         Sizing(joining=Joining(True, Padding()), most=4, reads=reads).measure(one)
         assert one.rows >= 1
         assert one.shapes == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "elements"),
+    [
+        ([[1] * 100], 100),
+        ([[[1, 2], [3, 4]], [[5, 6]]], 8),  # as if all were as long as the first
+        (np.ones((1, 100)), 100),
+        ("[[1, 2]]", 0),
+        ([["a", "b"]], 0),
+        ([[]], 0),
+        ([1, 2], 0),
+    ],
+)
+def test_the_sizes_of_lists_are_known_where_requests_are_padded(value: Any, elements: int) -> None:
+    one = Sample(1, {"@": {"x": value}}, 9.0)
+    Sizing(joining=Joining(True, Padding()), most=4, reads=True).measure(one)
+    assert one.elements == elements
+
+
+def test_lists_are_padded_with_lists_of_like_sizes() -> None:
+    joining = Joining(True, Padding(max_elements=4))
+    h = with_sizing(joining)
+    (stage,) = h.engine.stages
+    stage.sizing = Sizing(joining=joining, most=4, reads=True)
+    for length in (1, 1, 100, 2):
+        h.request(x=[[1] * length])
+    finish(h)
+    assert [
+        [sample.data_id for sample in batch.samples] for batch in h.workers["op"].batches()
+    ] == [[1, 3]]
