@@ -152,7 +152,7 @@ class FifoQueue:
         return batches[0] if batches else None
 
     def poll_several(
-        self, most: int, now: float, *, draining: bool = False
+        self, most: int, now: float, *, draining: bool = False, seconds: float = 0.0
     ) -> tuple[list[Batch], float | None]:
         """As ``Batcher.poll_several``; never returns a time."""
         samples = self._samples
@@ -318,9 +318,16 @@ class Batcher:
         return None
 
     def poll_several(
-        self, most: int, now: float, *, draining: bool = False
+        self, most: int, now: float, *, draining: bool = False, seconds: float = 0.0
     ) -> tuple[list[Batch], float | None]:
-        """The next batches, at most ``most``, for one hand-over.
+        """The next batches for one hand-over.
+
+        Args:
+            most: of them.
+            now: as for ``poll``.
+            draining: as for ``poll``.
+            seconds: where each batch's run time is known, there may be more of them, up to so many
+                seconds and as many rows as one batch may have.
 
         Returns:
             the batches; and, where there are fewer than ``most``, what ``poll`` returned last: the

@@ -7,8 +7,8 @@ included; 0 where nothing is padded.
 - Errors count relative to the time, so that small batches count as much as large ones.
 - Batches of a size are forgotten as newer ones of that size run, not as others do: an op that has
   run batches of 32 for an hour still knows what one costs.
-- A time far above those of its size counts as three times theirs: one slow batch, of a machine that
-  was busy, changes little.
+- Times are rather those of batches that nothing disturbs: one that took longer than predicted
+  counts a fifth, and a time far above those of its size as three times theirs.
 - What too few batches tell is not known: ``seconds`` returns None.
 
 Pure, from the engine's loop only.
@@ -37,6 +37,10 @@ _MEMORY: Final = 32.0
 _FADED: Final = 1 / 4096
 """Part of a cell's weight that fades with each batch of any size, since machines change."""
 _OUTLIER: Final = 3.0
+_LATE: Final = 0.2
+"""Weight of a batch that took longer than predicted, beside one that was as quick or quicker. A
+worker waits for the interpreter's lock and for its core while the engine's loop runs, more often at
+small batches, whose hand-over is just over."""
 _FEW: Final = 4.0
 """Batches of a cell whose factor counts half beside that of the cells around."""
 _NEAR: Final = 0.1
@@ -168,6 +172,7 @@ class BatchCosts:
             if known.any():
                 quick = float(np.percentile(seconds[known] / expected[known], 5))
                 self.quick = quick if not self.quick else (self.quick + quick) / 2
+            late = known & (seconds > expected)
             seconds = np.where(known, np.minimum(seconds, _OUTLIER * expected), seconds)
             # Errors count relative to the time. The level of a cell's times may change, so the
             # weight is relative to the form's time of the cell's mean.
@@ -176,6 +181,7 @@ class BatchCosts:
             weighs = known & (elements > 0)
             np.divide(usual, expected, out=weights, where=weighs)
             weights *= weights
+            weights[late] *= _LATE
         member = np.zeros((cells, count))
         member[places, np.arange(count)] = 1.0
         number = member.sum(axis=1)

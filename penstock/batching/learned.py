@@ -19,6 +19,8 @@ Until the costs are known, the sizes of batches are powers of two, so that a few
 them. Later, of ``EXPLORE`` choices one is larger than the best, if so many wait; smaller ones occur
 whenever fewer wait. A size that is known to be much worse is tried less often. Samples of several
 priorities, and policies that delay, are batched as by Batcher.
+
+A hand-over to a worker costs more than a small batch gains, so it carries several of them.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
+from operator import mul
 from typing import Any, Final
 
 from penstock.batching.batcher import Batcher, BatchPolicy, Group
 from penstock.batching.costs import BatchCosts
-from penstock.batching.partition import CostTable, best_sizes, partition
+from penstock.batching.partition import SLACK, CostTable, best_sizes, partition
 from penstock.request import Batch, CloseReason, Sample
 
 MOST_PASSED: Final = 64
@@ -71,6 +74,7 @@ class LearnedBatcher(Batcher):
         self._table: CostTable | None = None
         self._table_of = -1  # the version of the costs
         self._best: list[int] | None = None  # the best size with so many rows waiting
+        self._joint: CostTable | None = None  # the costs by which padded requests are joined
         self._choices = self._tried = self._turn = 0
         self._plans: dict[Any, deque[list[Sample]]] = {}  # by key: batches that are to run next
         self._gap: float | None = None  # usual seconds between two arrivals
@@ -105,11 +109,37 @@ class LearnedBatcher(Batcher):
         batch = self._cut(head.key, self._groups[head.key], CloseReason.IDLE_SLOT, now)
         return self.poll(now) if batch is None else batch
 
+    def poll_several(
+        self, most: int, now: float, *, draining: bool = False, seconds: float = 0.0
+    ) -> tuple[list[Batch], float | None]:
+        """As ``Batcher.poll_several``."""
+        batches, wait = super().poll_several(most, now, draining=draining)
+        left = seconds - sum(map(self._predicted, batches))
+        rows = sum(batch.rows for batch in batches)
+        while len(batches) >= most and left > 0 and rows < self.policy.max_rows:
+            if self._turn < self._mixed_until:  # one with an earlier deadline may arrive
+                break
+            polled = self.poll(now, draining=draining)
+            if not isinstance(polled, Batch):
+                break
+            batches.append(polled)
+            rows += polled.rows
+            left -= self._predicted(polled)
+        return batches, wait
+
+    def _predicted(self, batch: Batch) -> float:
+        """Seconds; infinite if they are not known."""
+        table = self._known()
+        if table is None or batch.rows >= len(table.fixed):
+            return float("inf")
+        width = 0 if self.policy.join is None else max(map(_width, batch.samples))
+        return table.fixed[batch.rows] + table.each[batch.rows] * width * batch.rows
+
     def _known(self) -> CostTable | None:
         """What batches cost; None if that is not known yet."""
         version = self.costs.version
         if version != self._table_of:
-            self._table_of, self._best = version, None
+            self._table_of, self._best, self._joint = version, None, None
             self._table = self.costs.table(self.policy.max_rows, HAND_OVER)
         return self._table
 
@@ -296,11 +326,13 @@ class LearnedBatcher(Batcher):
         table, join = self._known(), self.policy.join
         assert table is not None
         assert join is not None
+        if self._joint is None:
+            self._joint = _with_slack(table)
         first = self._first_ones(group)
         first.sort(key=_width)
         rows, widths = [sample.rows for sample in first], list(map(_width, first))
         most = self.policy.max_rows
-        ends = partition(rows, widths, table, most)
+        ends = partition(rows, widths, self._joint, most)
         if self._explores():
             ends = ends[1::2] + ([] if len(ends) % 2 == 0 else ends[-1:])
         batches: list[list[Sample]] = []
@@ -326,6 +358,12 @@ class LearnedBatcher(Batcher):
         else:
             batches.sort(key=lambda batch: batch[0].turn)
         return deque(batches)
+
+
+def _with_slack(table: CostTable) -> CostTable:
+    """Costs by which two requests are joined only if that saves more than ``SLACK``."""
+    more = [1.0, 1.0, *[1 + SLACK] * (len(table.fixed) - 2)]
+    return CostTable(list(map(mul, table.fixed, more)), list(map(mul, table.each, more)))
 
 
 def _turn(sample: Sample) -> int:

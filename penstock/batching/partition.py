@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+SLACK = 0.03
+"""Of two sizes of batches whose time per request differs by at most this part, the smaller one is
+better: its requests are answered earlier."""
 _NEVER = float("inf")
 
 
@@ -74,14 +77,13 @@ def partition(
     return ends
 
 
-def best_sizes(cost: Callable[[int], float], most: int, slack: float = 0.03) -> list[int]:
+def best_sizes(cost: Callable[[int], float], most: int, slack: float = SLACK) -> list[int]:
     """How many of equal requests of one row to run together, by how many wait.
 
     Args:
         cost: seconds of a batch from its rows; infinite if they are not known.
         most: of a batch.
-        slack: of two sizes whose time per request differs by at most this part, the smaller one is
-            better: its requests are answered earlier.
+        slack: see ``SLACK``.
 
     Returns:
         at position k the best size if k wait, all of them if no size is known; 0 at position 0.

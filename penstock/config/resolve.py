@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from penstock.batching.decision import Verify
+from penstock.batching.dispatch import HAND_OVER_BUDGET, LEARNED_BUDGET
 from penstock.batching.joining import Joining
 from penstock.batching.padding import Axes, Padding
 from penstock.batching.rows import Declared
@@ -23,7 +24,7 @@ from penstock.config.checks import unavailable_op
 from penstock.config.op import OpConfig
 from penstock.config.problems import dotted, explain
 from penstock.errors import ConfigError
-from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
+from penstock.executors.kinds import PROCESS, THREAD, ExecutorKind, kind_named
 from penstock.executors.probing import PROBE_SECONDS
 from penstock.executors.ray.options import USUAL, RayOptions
 from penstock.executors.work import WorkOptions
@@ -192,6 +193,7 @@ def resolve_op(
         retry=source("retry").retry,
         batch_size=batch_size,
         policy=entry.policy,
+        hand_over=_hand_over(entry.policy, place, concurrency),
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
         splits=entry.batch_rows and entry.allow_split_request and not entry.enable_overrun,
         overrun=entry.batch_rows and entry.enable_overrun,
@@ -215,6 +217,13 @@ def resolve_op(
         versions=entry.versions,
         ray=RayOptions(**dict(entry.ray)),
     )
+
+
+def _hand_over(policy: str, place: ExecutorKind, concurrency: int) -> float:
+    """See WorkOptions. Where there are several workers, the next idle one takes the next batch."""
+    if policy == "learned" and concurrency == 1 and place in (THREAD, PROCESS):
+        return LEARNED_BUDGET
+    return HAND_OVER_BUDGET
 
 
 def advice(worker_num: int | None, ops: Iterable[OpOptions]) -> list[str]:

@@ -301,7 +301,8 @@ class Stage:
 
     def _take(self, idle: int, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or the time to ask again."""
-        most = self._hand_over.batches(idle) if self.executor.takes_several else 1
+        several = self.executor.takes_several
+        most = self._hand_over.batches(idle) if several else 1
         if self.quarantine.active:
             return self._take_screened(most, now)
         again: list[Batch] = []
@@ -309,7 +310,12 @@ class Stage:
             batch = self._take_again(now)
             if batch is not None:
                 again.append(batch)
-        more, wait = self.batcher.poll_several(most - len(again), now, draining=self.draining)
+        more, wait = self.batcher.poll_several(
+            most - len(again),
+            now,
+            draining=self.draining,
+            seconds=self.options.hand_over if several and idle == 1 and not again else 0.0,
+        )
         self._notify_closed(more, now)
         return again + more, wait
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from penstock.executors.event_fd import EventFd
 from penstock.executors.executor import Finished, LocalExecutor, Work
@@ -22,16 +22,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-TURN: Final = 0.001
-"""Seconds after which no further batch of a Work is begun: the prediction was wrong, and others
-wait for the worker or for the results."""
-
 _CANCEL_TIMEOUT = 1.0
 """Seconds for cancelled calls to end at the close; a guess that covers closing a connection."""
 
 
 def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
-    """Run the Work's batches in the calling thread; batches beyond ``TURN`` stay pending.
+    """Run the Work's batches in the calling thread; those beyond its turn, see
+    ``WorkOptions.hand_over``, stay pending.
 
     Args:
         op: the worker's copy.
@@ -40,7 +37,7 @@ def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
     """
     results = work.results
     pending = work.pending
-    left = TURN
+    left = 2 * op.options.hand_over
     while pending and left > 0.0:
         try:
             # ``begin_next``, inlined.

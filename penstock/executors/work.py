@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, TypeAlias
 
+from penstock.batching.dispatch import HAND_OVER_BUDGET
 from penstock.batching.joining import Joined, Joining, Layout
 from penstock.batching.minibatch import in_turn, plan_calls
 from penstock.batching.stack import concatenated, scatter, stack
@@ -98,6 +99,9 @@ class WorkOptions:
         joining: how feeds are joined; None: with ``penstock.batching.stack`` only.
         batch_size: the most requests, or with ``batch_rows`` the most rows, of one call.
         seats: the most requests that a worker runs at once, for an op with seats; None for others.
+        hand_over: the most seconds of predicted work in one hand-over of several batches. After
+            twice as many the worker begins no further batch: the prediction was wrong, and others
+            wait for the worker or for the results.
     """
 
     isolate_errors: bool = True
@@ -111,6 +115,7 @@ class WorkOptions:
     joining: Joining | None = None
     batch_size: int = 1
     seats: int | None = None
+    hand_over: float = HAND_OVER_BUDGET
 
 
 class BoundOp:

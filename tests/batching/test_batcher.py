@@ -354,14 +354,18 @@ class AnyInterleaving(RuleBasedStateMachine):
             self.check_no_batch(answer, draining, waiting)
 
     @precondition(lambda self: self.batcher is not None)
-    @rule(draining=st.booleans(), most=st.integers(1, 4))
-    def poll_several(self, draining: bool, most: int) -> None:
-        batches, wait = self.batcher.poll_several(most, self.now, draining=draining)
+    @rule(draining=st.booleans(), most=st.integers(1, 4), seconds=st.sampled_from([0.0, 1.0]))
+    def poll_several(self, draining: bool, most: int, seconds: float) -> None:
+        batches, wait = self.batcher.poll_several(
+            most, self.now, draining=draining, seconds=seconds
+        )
         waiting = [s for s in self.inside.values() if s.waiting]
         for number, batch in enumerate(batches, 1):
             later = [s for each in batches[number:] for s in each.samples]
             self.check_batch(batch, draining, [*later, *waiting])
-        assert len(batches) <= most
+        if len(batches) > most:
+            assert seconds
+            assert sum(batch.rows for batch in batches[:-1]) < self.policy.max_rows
         if len(batches) < most:
             self.check_no_batch(wait, draining, waiting)
         else:

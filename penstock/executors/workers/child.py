@@ -22,7 +22,6 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.executors.local import TURN
 from penstock.executors.streaming import run_stream
 from penstock.executors.transport.frames import CREDIT, Frame, FrameError, FrameReader, Kind, header
 from penstock.executors.transport.marshalling import batches_in, outcomes_out, output
@@ -254,7 +253,7 @@ class Child:
         *value, grant = self._decoder.decode(frame.body)
         last = first + len(value[0] or value[2]) - 1
         self._shared.begin(grant)
-        left = TURN
+        left = 2 * op.options.hand_over
         if self._gone:
             self._gone = {each for each in self._gone if each >= first}
         for samples in batches_in(value, monotonic()):
