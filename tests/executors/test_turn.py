@@ -2,9 +2,6 @@
 
 from typing import Any
 
-import pytest
-
-from penstock.executors import local
 from penstock.executors.executor import Work
 from penstock.executors.local import take_turn
 from penstock.executors.work import BoundOp, WorkOptions
@@ -15,12 +12,11 @@ def echo(feed: dict[str, Any]) -> dict[str, Any]:
     return feed
 
 
-def bound(body: Any = echo) -> BoundOp:
-    return BoundOp(BodyOp(body), None, WorkOptions())
+def bound(body: Any = echo, hand_over: float = 60.0) -> BoundOp:
+    return BoundOp(BodyOp(body), None, WorkOptions(hand_over=hand_over))
 
 
-def test_all_batches_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "TURN", 60.0)
+def test_all_batches_run_in_order() -> None:
     batches = [batch_of(1, 2), batch_of(3)]
     work = Work(batches)
     take_turn(bound(), work)
@@ -28,11 +24,10 @@ def test_all_batches_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (list(work.pending), work.current) == ([], None)
 
 
-def test_no_further_batch_begins_once_the_turn_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "TURN", 1e-9)
+def test_no_further_batch_begins_once_the_turn_is_over() -> None:
     first, second = batch_of(1), batch_of(2)
     work = Work([first, second])
-    take_turn(bound(), work)
+    take_turn(bound(hand_over=1e-9), work)
     assert [batch for batch, _ in work.take_results()] == [first]
     assert (list(work.pending), work.current) == ([second], None)
 
