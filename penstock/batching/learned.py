@@ -146,7 +146,11 @@ class LearnedBatcher(Batcher):
     def _worth_waiting(self, head: Sample, now: float) -> float | None:
         """Until when it pays to wait for company of ``head``; None: it is not known."""
         table, gap = self._known(), self._gap
-        if table is None or gap is None or len(table.fixed) < 3:
+        if gap is None:
+            return None
+        if table is None:
+            return self._worth_waiting_at_all(head, gap)
+        if len(table.fixed) < 3:
             return None
         width = 0 if self.policy.join is None else head.elements / head.rows
         one = table.fixed[1] + table.each[1] * width
@@ -158,6 +162,18 @@ class LearnedBatcher(Batcher):
         if rows * gap >= 2 * one - two:
             return not_needed
         return max(not_needed, self._newest + _PATIENCE * gap)
+
+    def _worth_waiting_at_all(self, head: Sample, gap: float) -> float | None:
+        """The same while batches of one size only are known, such as those of a single client:
+        sharing a run saves less than the run of ``head`` alone takes.
+        """
+        elements = 0 if self.policy.join is None else head.elements
+        alone = self.costs.seconds(head.rows, elements)
+        if alone is None:
+            return None
+        if self._groups[head.key].waiting * gap >= alone:
+            return 0.0
+        return self._newest + _PATIENCE * gap
 
     def _not_needed(self, table: CostTable, rows: int, width: float, now: float) -> float:
         """Until when the results of a batch would only wait for the ops after this one; 0 if they

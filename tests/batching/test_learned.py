@@ -205,6 +205,31 @@ def test_it_waits_for_company_only_while_that_pays():
     assert isinstance(queue.poll(now), Batch)
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_single_client_does_not_wait_for_company_for_ever(rows):
+    queue = LearnedBatcher(BatchPolicy(max_rows=32, window=1.0, learned=True))
+    now, waited = 0.0, []
+    for number in range(40):  # each as soon as the one before is answered
+        queue.offer(Sample(number, {}, FAR, rows=rows), now)
+        came = now
+        while not isinstance(polled := queue.poll(now), Batch):
+            now = polled
+        waited.append(now - came)
+        queue.costs.learn(rows, 0, 0.01)
+        now += 0.0101
+    assert waited[0] == pytest.approx(1.0)  # nothing is known
+    assert waited[20:] == [0.0] * 20
+
+
+def test_it_waits_for_company_that_comes_sooner_than_a_run_takes():
+    queue, now = started(gains, gap=1e-3)
+    queue.costs = taught(gains, rows=(1,))
+    until = queue.poll(now)
+    assert isinstance(until, float)
+    assert now < until < now + 0.01
+    assert isinstance(queue.poll(until), Batch)
+
+
 def test_it_waits_while_the_ops_after_it_have_work_for_longer_than_its_batch_takes():
     queue, now = started(gains, gap=0.1)
     ahead = 0.3
