@@ -9,6 +9,8 @@ included; 0 where nothing is padded.
   run batches of 32 for an hour still knows what one costs.
 - Times are rather those of batches that nothing disturbs: one that took longer than predicted
   counts a fifth, and a time far above those of its size as three times theirs.
+- A time far below those of its size is believed sooner, since no accident makes a batch quicker:
+  sizes that seem to be dear are seldom tried, and would seem so long after they have become cheap.
 - What too few batches tell is not known: ``seconds`` returns None.
 
 Pure, from the engine's loop only.
@@ -41,6 +43,8 @@ _LATE: Final = 0.2
 """Weight of a batch that took longer than predicted, beside one that was as quick or quicker. A
 worker waits for the interpreter's lock and for its core while the engine's loop runs, more often at
 small batches, whose hand-over is just over."""
+_QUICKER: Final = 0.5
+"""Of the quickest usual time of a size, below which its earlier times count as quicker."""
 _FEW: Final = 4.0
 """Batches of a cell whose factor counts half beside that of the cells around."""
 _NEAR: Final = 0.1
@@ -48,6 +52,8 @@ _NEAR: Final = 0.1
 _NEEDED: Final = 8
 """Batches without which nothing is known."""
 _TERMS: Final = 9
+_TIMES: Final = 6
+"""The first term with a time, see ``_terms``."""
 _MOST_NEW: Final = 64
 """Batches after which the form is computed again, which takes some 200 us; there are as many as
 were known before while those are fewer."""
@@ -164,10 +170,13 @@ class BatchCosts:
         places = np.array([self._place_of(int(each)) for each in rows])
         cells, count = len(self._counts), len(rows)
         weights = np.ones(count)
+        parts = np.ones(count)  # of the expected time
+        least = _QUICKER * self.quick
         if self._form is not None:
             a, b, c = self._form
             factors = self._by_cell[places]
             expected = (a + b * rows + c * elements) * factors
+            np.divide(seconds, expected, out=parts, where=expected > 0)
             known = (self._counts[places] >= 4) & (expected > 0)
             if known.any():
                 quick = float(np.percentile(seconds[known] / expected[known], 5))
@@ -189,6 +198,9 @@ class BatchCosts:
         kept = (1 - 1 / _MEMORY) ** (self._counts + number - after)
         part = (after - self._counts * kept) / np.maximum(number, 1.0)
         here = number > 0
+        levels = (member @ parts) / np.maximum(number, 1.0)
+        quicker = here & (levels < least)
+        self._sums[quicker, _TIMES:] *= np.sqrt(levels[quicker])[:, None]
         self._sums *= np.where(here, kept, 1.0)[:, None]
         self._sums += part[:, None] * (member @ _terms(rows, elements, seconds, weights))
         self._counts = np.where(here, after, self._counts)

@@ -60,6 +60,15 @@ def test_a_model_that_becomes_slower_is_followed():
     assert costs.seconds(4) == pytest.approx(40e-3, rel=0.1)
 
 
+def test_a_size_that_ceases_to_be_dear_is_known_after_a_few_of_its_batches():
+    costs = taught(lambda rows, _: 1e-2 * rows, [1, 2, 4, 8])
+    for _ in range(6):  # what seems to be dear is seldom tried
+        for _ in range(127):
+            costs.learn(1, 0, 2e-3)
+        costs.learn(8, 0, 2e-3)
+    assert (costs.seconds(8) or 1) < 8e-3
+
+
 def test_nothing_is_known_before_enough_batches_of_two_sizes():
     costs = BatchCosts()
     assert costs.seconds(1) is None
