@@ -119,6 +119,10 @@ class BatchCosts:
             return None
         return _at(form, rows, elements) * _between(factors, rows)
 
+    def seen(self, rows: int) -> bool:
+        """Whether batches of this size, or of one next to it above 32, have run."""
+        return _cell_of(rows) in self._places
+
     def table(self, most: int, more: float = 0.0) -> CostTable | None:
         """The costs of batches of up to ``most`` rows, as far as ``seconds`` knows them; None if it
         knows nothing, or one size only.

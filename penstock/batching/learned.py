@@ -2,7 +2,7 @@
 
 It has the contract of Batcher, and decides three things otherwise, once the costs are known:
 
-- **Who runs together.** Of equal requests as many as make a request cheapest, and of numbers that
+- **Who runs together.** Equal requests: as many as make all that wait cheapest, and of numbers that
   are as good as equal the smallest. Padded requests: the best partition of the first
   ``MOST_PASSED`` into batches of neighbours in size, of which the batch with the oldest request
   runs first. A batch of one is a batch. What arrives meanwhile is in the next partition, so a
@@ -28,21 +28,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
+from math import ceil
 from operator import mul
 from typing import Any, Final
 
 from penstock.batching.batcher import Batcher, BatchPolicy, Group
 from penstock.batching.costs import BatchCosts
-from penstock.batching.partition import SLACK, CostTable, best_sizes, partition
+from penstock.batching.partition import SLACK, BestSizes, CostTable, partition
 from penstock.request import Batch, CloseReason, Sample
 
 MOST_PASSED: Final = 64
 """Samples that are divided into batches at once: some 100 us. A guess."""
 EXPLORE: Final = 32
+_NEW: Final = 4
+"""The first ``_NEW`` * ``EXPLORE`` choices explore so many times as often."""
 HAND_OVER: Final = 30e-6
 """Seconds that a batch costs beside its run time, in the engine's loop and on the way to the worker
 and back. Measured with padded texts and a thread worker: 59 us more a request one by one than in
 batches of 30, of which a hand-over of several small batches saves about half."""
+_LARGER: Final = 2.0, 1.5, 1.25
+"""Sizes that are tried, in turn, as multiples of the best one: beyond a jump, and before it."""
 _WORSE: Final = 1.3
 _SELDOM: Final = 8
 """A size with which a request costs ``_WORSE`` times the best is tried so many times less often."""
@@ -73,7 +78,7 @@ class LearnedBatcher(Batcher):
         super().__init__(policy, costs)
         self._table: CostTable | None = None
         self._table_of = -1  # the version of the costs
-        self._best: list[int] | None = None  # the best size with so many rows waiting
+        self._best: BestSizes | None = None
         self._joint: CostTable | None = None  # the costs by which padded requests are joined
         self._choices = self._tried = self._turn = 0
         self._plans: dict[Any, deque[list[Sample]]] = {}  # by key: batches that are to run next
@@ -128,9 +133,13 @@ class LearnedBatcher(Batcher):
         return batches, wait
 
     def _predicted(self, batch: Batch) -> float:
-        """Seconds; infinite if they are not known."""
+        """Seconds; 0 while nothing is known, so that requests which arrived together are answered
+        together, and their clients' next ones can share a batch; infinite for an unknown size.
+        """
         table = self._known()
-        if table is None or batch.rows >= len(table.fixed):
+        if table is None:
+            return 0.0
+        if batch.rows >= len(table.fixed):
             return float("inf")
         width = 0 if self.policy.join is None else max(map(_width, batch.samples))
         return table.fixed[batch.rows] + table.each[batch.rows] * width * batch.rows
@@ -181,7 +190,7 @@ class LearnedBatcher(Batcher):
         """
         if self.ahead is None or rows >= len(table.fixed):
             return 0.0
-        if self.policy.join is None and rows >= self._sizes(table)[-1]:
+        if self.policy.join is None and rows >= self._sizes(table).of(self.policy.max_rows):
             return 0.0
         if self._turn < self._mixed_until:  # it may be the most urgent one there, too
             return 0.0
@@ -282,28 +291,29 @@ class LearnedBatcher(Batcher):
 
     def _explores(self) -> bool:
         self._choices += 1
-        return self._choices % EXPLORE == 0
+        often = self._choices <= _NEW * EXPLORE
+        return self._choices % (EXPLORE // _NEW if often else EXPLORE) == 0
 
     def _best_size(self, waiting: int) -> int:
         """The number of rows of a batch of equal requests, of those that wait."""
         table = self._known()
         assert table is not None
         most = self.policy.max_rows
-        best = self._sizes(table)
-        size = best[min(waiting, len(best) - 1)]
-        other = min(2 * size, waiting, most)
-        if other <= size or not self._explores():
+        size = self._sizes(table).of(waiting)
+        largest = min(2 * size, waiting, most)
+        if largest <= size or not self._explores():
             return size
+        larger = _LARGER[self._choices * _NEW // EXPLORE % len(_LARGER)]
+        other = min(largest, ceil(larger * size))
         fixed = table.fixed
-        worse = other < len(fixed) and fixed[other] / other > _WORSE * fixed[size] / size
+        worse = self.costs.seen(other) and fixed[other] / other > _WORSE * fixed[size] / size
         if worse and self._choices % (_SELDOM * EXPLORE):
             return size
         return other
 
-    def _sizes(self, table: CostTable) -> list[int]:
-        """The best size with so many rows waiting."""
+    def _sizes(self, table: CostTable) -> BestSizes:
         if self._best is None:
-            self._best = best_sizes(table.fixed.__getitem__, len(table.fixed) - 1)
+            self._best = BestSizes(table.fixed)
         return self._best
 
     def _next_planned(

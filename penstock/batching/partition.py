@@ -10,8 +10,10 @@ Analysis and Dynamic Programming" (1973).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 SLACK = 0.03
 """Of two sizes of batches whose time per request differs by at most this part, the smaller one is
@@ -77,23 +79,40 @@ def partition(
     return ends
 
 
-def best_sizes(cost: Callable[[int], float], most: int, slack: float = SLACK) -> list[int]:
+class BestSizes:
     """How many of equal requests of one row to run together, by how many wait.
 
-    Args:
-        cost: seconds of a batch from its rows; infinite if they are not known.
-        most: of a batch.
-        slack: see ``SLACK``.
+    All that wait are divided into batches with the least time in all, and of the batches of such a
+    division one with the least time per request runs first. Of two numbers that are as good as
+    equal in both, the smaller one is better.
 
-    Returns:
-        at position k the best size if k wait, all of them if no size is known; 0 at position 0.
+    Args:
+        times: seconds of a batch by its rows; infinite where they are not known. Position 0 is not
+            used.
+        slack: see ``SLACK``.
     """
-    best, times = [0], [_NEVER]
-    least, chosen = _NEVER, 1
-    for size in range(1, most + 1):
-        times.append(cost(size) / size)
-        least = min(least, times[size])
-        while times[chosen] > least * (1 + slack):  # it was too slow for a larger ``least``, too
-            chosen += 1
-        best.append(chosen if least < _NEVER else size)
-    return best
+
+    def __init__(self, times: Sequence[float], slack: float = SLACK) -> None:
+        self._times = np.array(times)
+        self._each = self._times / np.maximum(1, np.arange(len(times)))
+        self._total = np.zeros(len(times))  # the least time of so many requests
+        self._best = [0]
+        self._slack = 1 + slack
+
+    def of(self, waiting: int) -> int:
+        """The rows of the next batch if so many wait; all of them if no size is known.
+
+        The first call for a number takes some microseconds for each number below it.
+        """
+        waiting = min(waiting, len(self._times) - 1)
+        for count in range(len(self._best), waiting + 1):
+            times = self._times[1 : count + 1] + self._total[count - 1 :: -1]
+            least = self._total[count] = times.min()
+            if least == _NEVER:
+                self._total[count] = 0.0
+                self._best.append(count)
+                continue
+            good = np.flatnonzero(times <= least * self._slack) + 1
+            each = self._each[good]
+            self._best.append(int(good[each <= each.min() * self._slack][0]))
+        return self._best[waiting]

@@ -302,6 +302,7 @@ class Stage:
     def _take(self, idle: int, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or the time to ask again."""
         several = self.executor.takes_several
+        alone = several and self.executor.workers == 1
         most = self._hand_over.batches(idle) if several else 1
         if self.quarantine.active:
             return self._take_screened(most, now)
@@ -314,7 +315,7 @@ class Stage:
             most - len(again),
             now,
             draining=self.draining,
-            seconds=self.options.hand_over if several and idle == 1 and not again else 0.0,
+            seconds=self.options.hand_over if alone and not again else 0.0,
         )
         self._notify_closed(more, now)
         return again + more, wait

@@ -6,7 +6,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batching.partition import CostTable, best_sizes, partition
+from penstock.batching.partition import BestSizes, CostTable, partition
 
 COSTS = st.tuples(st.floats(0, 100), st.floats(0.01, 10), st.floats(0, 1))
 
@@ -60,17 +60,50 @@ def test_a_batch_whose_cost_is_not_known_is_not_formed():
     assert partition([1, 1, 1, 3, 1], [5] * 5, costs, 4) == [2, 3, 4, 5]
 
 
+def best_of(cost, most, **more):
+    best = BestSizes([inf, *map(cost, range(1, most + 1))], **more)
+    return [best.of(waiting) for waiting in range(most + 1)]
+
+
+@given(times=st.lists(st.floats(0.01, 10), min_size=1, max_size=9), waiting=st.integers(1, 9))
+def test_no_sizes_take_less_time(times, waiting):
+    best = BestSizes([inf, *times], slack=0)
+    waiting = min(waiting, len(times))
+    least = min(
+        sum(times[end - begin - 1] for begin, end in zip([0, *ends], ends, strict=False))
+        for ends in all_partitions(waiting)
+    )
+    taken = 0.0
+    while waiting:
+        size = best.of(waiting)
+        taken += times[size - 1]
+        waiting -= size
+    assert taken <= least * (1 + 1e-9)
+
+
 def test_of_sizes_that_cost_the_same_for_each_request_the_smallest_runs():
-    best = best_sizes(lambda rows: max(8, rows), 32)  # no gain from 8 on
-    assert best == [*range(9), *[8] * 24]
-    assert best_sizes(lambda rows: 100 + rows, 32, slack=0) == [*range(33)]
+    best = best_of(lambda rows: max(8, rows), 32)  # no gain from 8 on
+    # Of 15 or fewer, none would run as cheaply after a batch of 8.
+    assert best == [*range(16), *[8] * 17]
+    assert best_of(lambda rows: 100 + rows, 32, slack=0) == [*range(33)]
+    assert best_of(float, 32) == [0, *[1] * 32]
+
+
+def test_nobody_is_left_over_for_a_batch_that_costs_more():
+    # 24 requests cost 2 % less each than 32, but the other 8 would cost more than that saves.
+    best = best_of(lambda rows: 10 + rows + (6 if rows > 24 else 0), 32)
+    assert best[32] == 32
 
 
 def test_a_jump_of_the_cost_is_not_crossed():
-    best = best_sizes(lambda rows: 1 + 0.1 * rows + (5 if rows >= 16 else 0), 32, slack=0)
-    assert best == [*range(16), *[15] * 17]
+    best = best_of(lambda rows: 1 + 0.1 * rows + (5 if rows >= 16 else 0), 32, slack=0)
+    assert best[:16] == [*range(16)]
+    assert set(best[16:]) <= {*range(9, 16)}
+    assert best[30] == 15
 
 
 def test_a_size_whose_cost_is_not_known_does_not_run():
-    best = best_sizes(lambda rows: 100 + rows if rows < 5 else inf, 8)
-    assert best == [0, 1, 2, 3, 4, 4, 4, 4, 4]
+    best = best_of(lambda rows: 100 + rows if rows < 5 else inf, 8)
+    assert best[:5] == [0, 1, 2, 3, 4]
+    assert max(best) == 4
+    assert best_of(lambda rows: inf, 3) == [0, 1, 2, 3]
