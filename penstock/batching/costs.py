@@ -51,6 +51,10 @@ _NEAR: Final = 0.1
 """Distance of cells, in the logarithm of rows, at which one counts less by a factor of e."""
 _NEEDED: Final = 8
 """Batches without which nothing is known."""
+_LONG: Final = 0.02
+_NEEDED_OF_LONG: Final = 2
+"""The same if they take ``_LONG`` seconds or more, beside which disturbances are small, and each
+batch of a bad size is dear."""
 _TERMS: Final = 9
 _TIMES: Final = 6
 """The first term with a time, see ``_terms``."""
@@ -100,7 +104,8 @@ class BatchCosts:
                 return
         new = self._new
         new.append((rows, elements, seconds))
-        if len(new) >= _NEEDED and len(new) >= min(_MOST_NEW, self._learned):
+        needed = _NEEDED if seconds < _LONG else _NEEDED_OF_LONG
+        if len(new) >= min(_MOST_NEW, max(needed, self._learned)):
             self._take_in()
             self._fit()
 

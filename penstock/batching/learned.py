@@ -15,10 +15,10 @@ It has the contract of Batcher, and decides three things otherwise, once the cos
   fixed cost that sharing saves is larger than the time that all who wait for it lose; or while the
   ops after it have work for longer than its batch takes, so that nobody loses time.
 
-Until the costs are known, the sizes of batches are powers of two, so that a few small batches tell
-them. Later, of ``EXPLORE`` choices one is larger than the best, if so many wait; smaller ones occur
-whenever fewer wait. A size that is known to be much worse is tried less often. Samples of several
-priorities, and policies that delay, are batched as by Batcher.
+Until the costs are known, the sizes of batches are powers of two, so that a few batches tell them.
+Later, of ``EXPLORE`` choices one is larger than the best, if so many wait, and more often at first;
+smaller ones occur whenever fewer wait. A size that is known to be much worse is tried less often.
+Samples of several priorities, and policies that delay, are batched as by Batcher.
 
 A hand-over to a worker costs more than a small batch gains, so it carries several of them.
 """
@@ -284,10 +284,13 @@ class LearnedBatcher(Batcher):
             self._plans.pop(key, None)
 
     def _size_to_try(self) -> int:
-        """The rows of the next batch while costs are unknown: each power of two twice, in turn."""
-        step = self._tried % (2 * self.policy.max_rows.bit_length())
+        """The rows of the next batch while costs are unknown: powers of two, in turn from below and
+        from above, so that the first two batches tell most.
+        """
+        sizes = self.policy.max_rows.bit_length()
+        turn = self._tried % sizes
         self._tried += 1
-        return min(1 << step // 2, self.policy.max_rows)
+        return min(1 << (sizes - 1 - turn // 2 if turn % 2 else turn // 2), self.policy.max_rows)
 
     def _explores(self) -> bool:
         self._choices += 1

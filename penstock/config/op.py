@@ -332,12 +332,13 @@ class OpConfig(Section):
         default=1,
         description="Most requests in one batch; with `batch_rows`: most rows.",
     )
-    policy: Literal["fifo", "learned"] = Field(
-        default="fifo",
-        description="Which waiting requests run as a batch. `fifo`: the oldest, as many as may."
-        " `learned`: as many as make a request cheapest, of padded requests those of like sizes,"
-        " by what the op's batches have cost so far, see [Batches](batches.md#learned-batches)."
-        " `batch_size` stays the limit.",
+    policy: Literal["fifo", "learned"] | None = Field(
+        default=None,
+        description="Which waiting requests run as a batch. `learned`: as many as make a request"
+        " cheapest, of padded requests those of like sizes, by what the op's batches have cost so"
+        " far, see [Batches](batches.md#learned-batches). `fifo`: the oldest, as many as may."
+        " `batch_size` is the limit of both. Without the key: `learned`, or with"
+        " `auto_batching_timeout` `fifo`.",
     )
     batch_rows: bool = Field(
         default=False,

@@ -159,6 +159,9 @@ def resolve_op(
         return code if key in given and key not in entry.forced else entry
 
     batch_size = source("batch_size").batch_size
+    window = source("auto_batching_timeout").window if batch_size > 1 else None
+    # Whoever says how long a request waits has found out which batches are good.
+    policy = entry.policy or ("learned" if batch_size > 1 and window is None else "fifo")
     fetch_list = _fetch_list(code, entry, model_path)
     concurrency = source("concurrency").concurrency
     place = executor if entry.executor is None else kind_named(entry.executor)
@@ -192,9 +195,9 @@ def resolve_op(
         max_batches=entry.max_batches,
         retry=source("retry").retry,
         batch_size=batch_size,
-        policy=entry.policy,
-        hand_over=_hand_over(entry.policy, place, concurrency),
-        window=source("auto_batching_timeout").window if batch_size > 1 else None,
+        policy=policy,
+        hand_over=_hand_over(policy, place, concurrency),
+        window=window,
         splits=entry.batch_rows and entry.allow_split_request and not entry.enable_overrun,
         overrun=entry.batch_rows and entry.enable_overrun,
         joining=_joining(entry),

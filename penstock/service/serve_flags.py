@@ -268,7 +268,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--policy",
         choices=("fifo", "learned"),
-        default="fifo",
+        default="learned",
         help="Which waiting requests run as a batch in the asynchronous mode: the oldest, or as"
         " many as make a request cheapest by what batches have cost.",
     )

@@ -170,26 +170,25 @@ def test_a_size_that_is_known_to_be_worse_is_tried_less_often():
     assert len([each for each in sizes_of(queue, 8 * EXPLORE) if each > 15]) == 1
 
 
-def test_while_costs_are_unknown_each_power_of_two_is_tried():
+def test_while_costs_are_unknown_powers_of_two_are_tried_from_both_ends():
     queue = LearnedBatcher(BatchPolicy(max_rows=6, learned=True))
-    offered(queue, [0] * 32)
-    assert [len(each) for each in all_batches(queue)] == [
-        1,
-        1,
-        2,
-        2,
-        4,
-        4,
-        1,
-        1,
-        2,
-        2,
-        4,
-        4,
-        1,
-        1,
-        2,
-    ]
+    offered(queue, [0] * 16)
+    assert [len(each) for each in all_batches(queue)] == [1, 4, 2, 1, 4, 2, 1, 1]
+    queue = LearnedBatcher(BatchPolicy(max_rows=32, learned=True))
+    offered(queue, [0] * 63)
+    assert [len(each) for each in all_batches(queue)] == [1, 32, 2, 16, 4, 8]
+
+
+def test_the_cost_of_slow_batches_is_known_after_two():
+    queue = LearnedBatcher(BatchPolicy(max_rows=8, learned=True))
+    offered(queue, [0] * 24)
+    sizes = []
+    while len(queue):
+        polled = queue.poll(0.0)
+        assert isinstance(polled, Batch)
+        queue.costs.learn(polled.rows, 0, 0.5)
+        sizes.append(polled.rows)
+    assert sizes == [1, 8, 8, 7]
 
 
 def gains(rows, _):
@@ -291,7 +290,7 @@ def test_while_costs_are_unknown_those_who_wait_run_in_one_hand_over():
     unknown = LearnedBatcher(BatchPolicy(max_rows=8, learned=True))
     offered(unknown, [0] * 32)
     batches, _ = unknown.poll_several(1, 0.0, seconds=0.005)
-    assert [batch.rows for batch in batches] == [1, 1, 2, 2, 4]
+    assert [batch.rows for batch in batches] == [1, 8]
 
 
 def test_a_hand_over_has_one_batch_where_deadlines_differ():

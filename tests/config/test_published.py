@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from penstock.batching.dispatch import LEARNED_BUDGET
 from penstock.config.load import Loaded, load
 from penstock.config.op import OpConfig
 from penstock.config.resolve import OpOptions, advice, resolve_op
@@ -161,6 +162,8 @@ def test_the_ensemble_with_local_models_is_loaded(config_file: Path) -> None:
         "cnn": OpOptions(
             name="cnn",
             batch_size=8,
+            policy="learned",
+            hand_over=LEARNED_BUDGET,
             model=ModelOptions(path="imdb_cnn", fetch_list=("prediction",)),
             **common,
         ),

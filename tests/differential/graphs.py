@@ -88,20 +88,23 @@ class AsyncStep(Step):
         return super().process(feed_batch, typical_logid)
 
 
-def loaded_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> LoadedDeployment:
+def loaded_of(
+    specs: Sequence[StepSpec], executor: str, batch_size: int, policy: str = "learned"
+) -> LoadedDeployment:
     """The opened graph; the last op's output is the reply.
 
     Args:
         specs: the ops in order.
         executor: ``inline``, ``thread`` or ``coroutine``.
         batch_size: of every op.
+        policy: of every op.
     """
     request = RequestOp()
     kind = AsyncStep if executor == "coroutine" else Step
     ops: list[Op] = []
     for number, spec in enumerate(specs):
         ops.append(kind(f"op{number}", spec, [ops[i] if i >= 0 else request for i in spec.inputs]))
-    options: dict[str, Any] = {"batch_size": batch_size}
+    options: dict[str, Any] = {"batch_size": batch_size, "policy": policy}
     if executor != "coroutine":
         options["executor"] = executor
     if executor != "inline":

@@ -57,7 +57,7 @@ def test_the_answers_do_not_depend_on_executor_and_batch_size(
 def test_the_graphs_batch_requests_and_fail_some_of_them() -> None:
     graph = [StepSpec(kind="raises", inputs=(-1,), factor=2, bad=3)]
     feeds = [{"x": np.array([[n]])} for n in range(8)]
-    loaded = loaded_of(graph, "inline", 8)
+    loaded = loaded_of(graph, "inline", 8, "fifo")
     sizes: list[int] = []
     op = loaded.graphs[0].blueprint.graph.ops[0]
     plain = op.process

@@ -50,7 +50,8 @@ def run(model: Path, feeds: list[Feed], batch_size: int) -> tuple[list[Feed], in
     """Every request's answer, and the largest number of rows in one run of the model."""
     op = RecordingOp(name="op", input_ops=[RequestOp()])
     conf = {"model_config": str(model), "thread_num": 1}
-    loaded = loaded_from([op], {"batch_size": batch_size, "local_service_conf": conf})
+    options = {"batch_size": batch_size, "policy": "fifo", "local_service_conf": conf}
+    loaded = loaded_from([op], options)
     outcomes = answers(loaded, feeds)
     assert [outcome.error for outcome in outcomes] == [None] * len(feeds)
     return [outcome.value or {} for outcome in outcomes], max(op.rows)
