@@ -229,9 +229,10 @@ class Lifecycle:
         """Why a content is not tried again; None if it may be tried."""
         return self._barred.get(digest)
 
-    def forgive(self) -> None:
-        """Let what was barred be tried again."""
-        self._barred.clear()
+    def forgive(self, digests: Iterable[str]) -> None:
+        """Let contents that were barred be tried again."""
+        for each in digests:
+            self._barred.pop(each, None)
 
     def serve(self, roles: Mapping[str, State]) -> list[str]:
         """The engines have these versions, each in one of the states of ``SERVES``. Returns those

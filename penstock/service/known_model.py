@@ -68,6 +68,31 @@ class KnownModel:
             _log.error("model %s cannot be loaded: %s", name, problem)
         self.problem = problem
 
+    def tell_warnings(self, warnings: tuple[str, ...]) -> None:
+        """Log what is ignored, each once."""
+        for text in warnings:
+            if text not in self.warnings:
+                _log.warning("%s", text)
+        self.warnings = warnings
+
+    def check_may_try(self, version: str, mark: str, served: Served | None) -> None:
+        """Check that a version may be tried now.
+
+        Raises:
+            NotServed: it is barred, or has to wait for a rollout.
+        """
+        life = self.life
+        barred = life.barred(mark)
+        if barred is not None:
+            if version not in life.versions:  # another engine has tried it, and told why
+                life.advance(version, State.FOUND)
+                life.fail(version, barred)
+                self.told[version] = barred
+            raise NotServed(barred)
+        rolling = None if served is None else served.rolling
+        if rolling is not None and version == rolling.stable and version in self.marks:
+            raise NotServed(f"version {rolling.version} is being rolled out: it comes after")
+
     def fail_unforeseen(
         self, version: str, error: Exception, swaps: Swaps, swap: Swap
     ) -> NotServed:

@@ -199,9 +199,9 @@ class Controller:
             # It may have begun before the files were there that this one is about. What another
             # operator's barred stays so: two loads at once try a broken content once.
             await asyncio.wait([running])
-        if not told and name in self._models:
-            self._models[name].life.forgive()
-        await self._shared_load(name, parameters)
+        known = self._models.get(name)
+        forgiven = () if told or known is None else tuple(known.life.bars)
+        await self._shared_load(name, parameters, forgiven=forgiven)
         await self._follow(self._users_of(name))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
@@ -357,12 +357,17 @@ class Controller:
                 self._waits_for[name] = model.problem or why
 
     async def _shared_load(
-        self, name: str, parameters: Mapping[str, Any], *, look: bool = True
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        *,
+        look: bool = True,
+        forgiven: Sequence[str] = (),
     ) -> None:
         """Load a model, or wait for the load that runs."""
         running = self._loads.get(name)
         if running is None or parameters or (look and running not in self._told):
-            running = self._begin(self._load(name, parameters, look=look))
+            running = self._begin(self._load(name, parameters, look=look, forgiven=forgiven))
             self._loads[name] = running
             if look:
                 self._told.add(running)
@@ -376,8 +381,11 @@ class Controller:
         if not task.cancelled():
             task.exception()  # retrieved, though nobody may wait any more
 
-    async def _load(self, name: str, parameters: Mapping[str, Any], *, look: bool) -> None:
-        """Serve the wanted versions of a model.
+    async def _load(
+        self, name: str, parameters: Mapping[str, Any], *, look: bool, forgiven: Sequence[str]
+    ) -> None:
+        """Serve the wanted versions of a model. Contents that are ``forgiven`` may be tried again,
+        unless there is no such model: then they stay barred, as in all engines.
 
         Raises:
             RequestError: they are not all served.
@@ -402,10 +410,8 @@ class Controller:
             model.tell_problem(name, entry.problem)
             if entry.problem:
                 raise ModelError(entry.problem)
-            for text in entry.warnings:
-                if text not in model.warnings:
-                    _log.warning("%s", text)
-            model.warnings = entry.warnings
+            model.tell_warnings(entry.warnings)
+            model.life.forgive(forgiven)
         except (ModelError, StoreError) as error:
             self._swaps.count(name, error.code)
             raise HttpError(400, f"failed to load '{name}': {error}") from error
@@ -413,7 +419,7 @@ class Controller:
             if step in scan.entries:
                 if told and step not in self._loaded():  # it is loaded with the ensemble
                     self._model(step).unloaded = False
-                    self._model(step).life.forgive()
+                    self._model(step).life.forgive(self._model(step).life.bars)
                 with suppress(RequestError):  # it may serve an older version
                     await self._shared_load(step, {}, look=False)
         async with self._turns, model.lock:
@@ -542,7 +548,7 @@ class Controller:
         there = None if served is None else served.versions.get(version)
         if there is not None and model.marks.get(version) == mark:
             return False
-        self._check_may_try(model, version, mark, served)
+        model.check_may_try(version, mark, served)
         life.advance(version, State.FOUND)
         life.advance(version, State.STAGING)
         swap = self._swaps.begin(name, version)
@@ -588,25 +594,6 @@ class Controller:
             model.life.fail(version, str(error))
             self._swaps.count(entry.name, error.code)
             raise NotServed(str(error)) from error
-
-    @staticmethod
-    def _check_may_try(model: KnownModel, version: str, mark: str, served: Served | None) -> None:
-        """Check that a version may be tried now.
-
-        Raises:
-            NotServed: it is barred, or has to wait for a rollout.
-        """
-        life = model.life
-        barred = life.barred(mark)
-        if barred is not None:
-            if version not in life.versions:  # another engine has tried it, and told why
-                life.advance(version, State.FOUND)
-                life.fail(version, barred)
-                model.told[version] = barred
-            raise NotServed(barred)
-        rolling = None if served is None else served.rolling
-        if rolling is not None and version == rolling.stable and version in model.marks:
-            raise NotServed(f"version {rolling.version} is being rolled out: it comes after")
 
     async def _fetch(
         self, entry: Entry, model: KnownModel, version: str, mark: str, swap: Swap

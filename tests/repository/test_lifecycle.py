@@ -38,11 +38,11 @@ def test_a_version_passes_through_triton_s_states() -> None:
 def test_a_failed_content_is_barred_until_it_is_forgiven() -> None:
     life = Lifecycle()
     loaded(life, "1", "one")
-    life.fail("1", "it is truncated", "one")
+    life.fail("1", "it is truncated", "one", "its listing")
     assert shown(life) == [("1", "UNAVAILABLE", "it is truncated")]
     assert (life.barred("one"), life.barred("other")) == ("it is truncated", None)
-    life.forgive()
-    assert life.barred("one") is None
+    life.forgive(["one", "other"])
+    assert life.bars == {"its listing": "it is truncated"}
 
 
 def test_a_failure_without_a_digest_bars_nothing() -> None:

@@ -5,7 +5,7 @@ and fails, operators, and engines that end in every step of a load, in any order
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -206,12 +206,11 @@ class Service(RuleBasedStateMachine):
         return found
 
     def knows_what_has_failed(self) -> None:
-        """After a load all engines know what is barred."""
+        """All engines know what is barred, also if a load was refused."""
         self.barred |= {each for each in self.tried if each.startswith("bad")}
         self.tried.clear()
         served = self.states.get("m")
-        if self.repository.contents:
-            assert self.controller.life.bars == ({} if served is None else served.barred)
+        assert self.controller.life.bars == ({} if served is None else served.barred)
 
     # What happens.
 
@@ -249,11 +248,14 @@ class Service(RuleBasedStateMachine):
         self.it_looks_until(ends_at)
 
     def it_looks_until(self, ends_at: str | None) -> None:
-        self.run(self.controller.poll(), ends_at)
+        before = self.states.get("m")
+        if self.run(self.controller.poll(), ends_at) and not self.repository.is_down:
+            self.serves_what_it_should(before)
 
     @rule(ends_at=ENDS)
     def an_operator_loads(self, ends_at: str | None) -> None:
-        self.barred.clear()
+        if self.repository.contents:  # else it is refused, and changes nothing
+            self.barred.clear()
         before = {*self.has_failed}
         self.has_failed.clear()
         done = self.run(self.controller.load("m", {}), ends_at)
@@ -297,10 +299,12 @@ class Service(RuleBasedStateMachine):
 
     @rule()
     def comes_to_rest(self) -> None:
-        """The newest version that is not barred serves, or what did before."""
+        """The store answers, and no engine ends."""
         self.repository.is_down = False
-        before = self.states.get("m")
-        self.run(self.controller.poll(), None)
+        self.it_looks_until(None)
+
+    def serves_what_it_should(self, before: Served | None) -> None:
+        """The newest version that is not barred serves, or what did before."""
         served = self.states.get("m")
         if self.unloaded:
             assert served is not None
@@ -331,6 +335,45 @@ class Service(RuleBasedStateMachine):
 
 TestService = Service.TestCase
 TestService.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.fixture
+def taken_back() -> Iterator[Service]:
+    """A service whose operator took version 1's content "good 2" back: it serves "good 0"."""
+    service = Service()
+    service.a_version_is_there()
+    service.a_version_is_copied_again(version="1")
+    service.a_version_comes(version="1", kind="good", ends_at=None)
+    service.an_operator_goes_back(ends_at=None)
+    assert "good 2 of 1" in service.controller.life.bars
+    yield service
+    service.teardown()
+
+
+def test_a_refused_load_of_an_unloaded_model_forgets_nothing(taken_back: Service) -> None:
+    taken_back.an_operator_unloads()
+    taken_back.a_version_goes(version="1")
+    taken_back.an_operator_loads(ends_at=None)
+    taken_back.a_version_comes(version="1", kind="good", ends_at=None)
+    assert "good 2 of 1" in taken_back.controller.life.bars
+    taken_back.an_operator_loads(ends_at=None)
+    assert not taken_back.controller.life.bars
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_after_a_refused_load_what_was_taken_back_does_not_come_back(
+    is_replaced: bool, taken_back: Service
+) -> None:
+    """Whether or not the same engine still loads models."""
+    taken_back.a_version_goes(version="1")
+    taken_back.an_operator_loads(ends_at=None)
+    if is_replaced:
+        taken_back.another_engine_loads_models()
+    taken_back.repository.put("1", "good 2")
+    taken_back.it_looks(ends_at=None)
+    assert taken_back.states["m"].versions["1"]["path"] == "good 0 of 1"
+    taken_back.an_operator_loads(ends_at=None)
+    assert taken_back.states["m"].versions["1"]["path"] == "good 2 of 1"
 
 
 Patch: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -382,7 +425,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("an operator's load does not try again")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lifecycle, "forgive", lambda self: None)
+    patch.setattr(Lifecycle, "forgive", lambda self, digests: None)
+
+
+@bug("a load that is refused tries again what comes later")
+def _(patch: pytest.MonkeyPatch) -> None:
+    load = Controller.load
+
+    async def wrong(self: Controller, name: str, parameters: Mapping[str, Any]) -> None:
+        life = self._model(name).life
+        life.forgive(life.bars)
+        await load(self, name, parameters)
+
+    patch.setattr(Controller, "load", wrong)
 
 
 @bug("an outage of the store is taken for a broken content")
