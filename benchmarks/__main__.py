@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import padding
+from benchmarks import padding, policies
 from benchmarks.results import Row, machine_facts, markdown, to_json
 from benchmarks.runner import BenchmarkError, ScenarioRun
 from benchmarks.scenarios import Scenario, all_scenarios
@@ -21,7 +21,9 @@ RESULTS = Path(__file__).parent / "results"
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    names = ", ".join([*(scenario.name for scenario in all_scenarios()), padding.NAME])
+    names = ", ".join(
+        [*(scenario.name for scenario in all_scenarios()), padding.NAME, policies.NAME]
+    )
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -40,7 +42,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds and --seconds must be positive")
-    if not chosen(options.only) and options.only != [padding.NAME]:
+    if not chosen(options.only) and options.only not in ([padding.NAME], [policies.NAME]):
         parser.error(f"no scenario begins with {options.only}; there are {names}")
     return options
 
@@ -54,7 +56,9 @@ def main() -> int:
     """Run the chosen scenarios, print and save the results."""
     options = parse()
     if options.only == [padding.NAME]:
-        return padding.main(options.seconds, RESULTS)
+        return padding.main(options.rounds, RESULTS)
+    if options.only == [policies.NAME]:
+        return policies.main(options.rounds, RESULTS)
     machine = machine_facts(rounds=options.rounds, seconds=options.seconds)
     rows: list[Row] = []
     RESULTS.mkdir(exist_ok=True)

@@ -1,12 +1,16 @@
-"""``python -m benchmarks --only padding``: a model server's modes on pictures of different sizes.
+"""``python -m benchmarks --only padding``: a model server's modes on requests of different sizes.
 
 The experiment of Paddle Serving's page on its asynchronous framework, made small: 1 to 70 clients,
 each with one request in flight, a picture of one row whose sides differ by up to 50 in 224, here 12
 in 56, through layers shaped like those of ResNet. Rows: each request by itself (sync), batches of
-equal sizes (async), and batches of padded ones, also with the policy ``learned``. Then 32 clients
-with one row each of two small models, one of which gains from batches, and with texts of 1 to 128
-tokens, which cost more in padded batches than alone. CPU time is the server's, for each answer. The
-server has one core, the clients another. The plot is kept as ``padding.svg``.
+equal sizes (async), and batches of padded ones, by the policies ``fifo`` and ``learned``. Then 32
+clients with one row each of two small models, one of which gains from batches, and with texts of 1
+to 128 tokens.
+
+The servers of all modes run on one core and are measured in turn for half a second each, forwards
+and backwards, so that a machine whose speed changes treats them alike. A ratio is the median of
+those to the first mode in the same turn. CPU time is the server's, for each answer. The clients
+have another core. The plot is kept as ``padding.svg``.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +39,17 @@ from benchmarks.models import model_folder
 NAME: Final = "padding"
 CLIENTS: Final = (1, 5, 10, 20, 30, 40, 50, 70)
 SIDE, SPREAD = 56, 12
+_SLICE: Final = 0.5
+"""Seconds of one measurement."""
 _ASYNC: Final = ("--runtime_thread_num", "1")
+_FIFO: Final = ("--policy", "fifo")
 # The model averages over the picture, so that padding changes its answers.
 _PADDED: Final = (*_ASYNC, "--pad", "--verify_batches", "off")
 _LEARNED: Final = ("--policy", "learned")
 MODES: Final = {
     "sync": ("--thread", "2"),
-    "async": _ASYNC,
-    "async + padding": _PADDED,
+    "async": (*_ASYNC, *_FIFO),
+    "async + padding": (*_PADDED, *_FIFO),
     "async, learned": (*_ASYNC, *_LEARNED),
     "async + padding, learned": (*_PADDED, *_LEARNED),
 }
@@ -50,48 +58,86 @@ _LENGTH: Final = re.compile(rb"(?i)\ncontent-length: *(\d+)")
 _COLOURS = ("#555555", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
-def main(seconds: float, results: Path) -> int:
+class Mode(NamedTuple):
+    """What a mode reached with a number of clients.
+
+    Attributes:
+        rate: answers a second.
+        ratio: of rates, to the first mode.
+        cpu_us: CPU time of an answer.
+    """
+
+    rate: float
+    ratio: float
+    cpu_us: float
+
+
+def main(turns: int, results: Path) -> int:
     """Measure, print the tables, and keep them with the plot."""
     cores = sorted(os.sched_getaffinity(0))
-    pictures = _pictures()
-    rates: dict[str, list[float]] = {}
-    filled: dict[str, str] = {}
-    taken: dict[str, float] = {}
-    for mode, flags in MODES.items():
-        with _server("small-resnet", flags, results, cores[0]) as (port, process):
-            _rate(port, "small-resnet", pictures, 4, 0.5, cores[-1])
-            before = _cpu_seconds(process)
-            rates[mode] = [
-                _rate(port, "small-resnet", pictures, count, seconds, cores[-1])
-                for count in CLIENTS
-            ]
-            taken[mode] = (_cpu_seconds(process) - before) / (sum(rates[mode]) * seconds)
-            filled[mode] = _filled_in(port)
-    lines = ["| Clients | " + " | ".join(map(str, CLIENTS)) + " | filled in | CPU µs |"]
-    lines.append("| --- " * (len(CLIENTS) + 3) + "|")
-    for mode, row in rates.items():
-        more = [f"{rate:.0f}" for rate in row] + [filled[mode], f"{1e6 * taken[mode]:.0f}"]
-        lines.append(f"| {mode} | " + " | ".join(more) + " |")
-    rows: list[NDArray[Any]] = [np.random.default_rng(1).random((1, 13), np.float32)]
+    with _servers("small-resnet", MODES, results, cores[0]) as servers:
+        measured = {
+            count: _compared(servers, "small-resnet", _pictures(), count, turns, cores[-1])
+            for count in CLIENTS
+        }
+        filled = {mode: _filled_in(port) for mode, (port, _) in servers.items()}
+    lines = ["Answers a second (ratio, CPU us):", ""]
+    lines.append("| Clients | " + " | ".join(map(str, CLIENTS)) + " | filled in |")
+    lines.append("| --- " * (len(CLIENTS) + 2) + "|")
+    for mode in MODES:
+        row = [_cell(measured[count][mode]) for count in CLIENTS]
+        lines.append(f"| {mode} | " + " | ".join(row) + f" | {filled[mode]} |")
+    numbers: list[NDArray[Any]] = [np.random.default_rng(1).random((1, 13), np.float32)]
     texts = [each[None] for each in token_lists()]
-    lines += ["", "| 32 clients, one row each | answers/s | CPU µs |", "| --- | --- | --- |"]
+    lines += ["", "| 32 clients, one row each | answers/s (ratio, CPU us) |", "| --- | --- |"]
     for model, inputs, modes in (
-        ("small-dense", rows, ("sync", "async", "async, learned")),
-        ("wide-dense", rows, ("sync", "async", "async, learned")),
+        ("small-dense", numbers, ("async", "async, learned", "sync")),
+        ("wide-dense", numbers, ("async", "async, learned", "sync")),
         ("reader", texts, ("sync", "async + padding", "async + padding, learned")),
     ):
-        for mode in modes:
-            with _server(model, MODES[mode], results, cores[0]) as (port, process):
-                _rate(port, model, inputs, 32, 0.5, cores[-1])
-                before = _cpu_seconds(process)
-                rate = _rate(port, model, inputs, 32, seconds, cores[-1])
-                each = (_cpu_seconds(process) - before) / (rate * seconds)
-                lines.append(f"| {model}, {mode} | {rate:.0f} | {1e6 * each:.0f} |")
+        flags = {mode: MODES[mode] for mode in modes}
+        with _servers(model, flags, results, cores[0]) as servers:
+            found = _compared(servers, model, inputs, 32, turns, cores[-1])
+        lines += [f"| {model}, {mode} | {_cell(found[mode])} |" for mode in modes]
     text = "\n".join(lines) + "\n"
     (results / "padding.md").write_text(text, encoding="utf-8")
+    rates = {mode: [measured[count][mode].rate for count in CLIENTS] for mode in MODES}
     (results / "padding.svg").write_text(plot(rates), encoding="utf-8")
     print(text)
     return 0
+
+
+def _cell(mode: Mode) -> str:
+    return f"{mode.rate:.0f} ({mode.ratio:.2f}, {mode.cpu_us:.0f})"
+
+
+def _compared(
+    servers: Mapping[str, tuple[int, int]],
+    model: str,
+    inputs: list[NDArray[Any]],
+    clients: int,
+    turns: int,
+    core: int,
+) -> dict[str, Mode]:
+    """Every mode with so many clients, in turn."""
+    taken: dict[str, list[tuple[float, float]]] = {mode: [] for mode in servers}
+    for turn in range(-1, turns):  # the first one is a warm-up
+        for mode in [*servers] if turn % 2 else reversed([*servers]):
+            port, process = servers[mode]
+            before = _cpu_seconds(process)
+            rate = _rate(port, model, inputs, clients, _SLICE, core)
+            cpu = _cpu_seconds(process) - before
+            if turn >= 0:
+                taken[mode].append((rate, 1e6 * cpu / max(1.0, rate * _SLICE)))
+    first = [rate for rate, _ in next(iter(taken.values()))]
+    return {
+        mode: Mode(
+            median(rate for rate, _ in found),
+            median(rate / one for (rate, _), one in zip(found, first, strict=True)),
+            median(cpu for _, cpu in found),
+        )
+        for mode, found in taken.items()
+    }
 
 
 def plot(rates: dict[str, list[float]]) -> str:
@@ -159,6 +205,18 @@ def _request(port: int, model: str, array: NDArray[Any]) -> bytes:
 
 
 @contextmanager
+def _servers(
+    model: str, modes: Mapping[str, Sequence[str]], cache: Path, core: int
+) -> Iterator[dict[str, tuple[int, int]]]:
+    """A server for each mode: its port and its process."""
+    with ExitStack() as stack:
+        yield {
+            mode: stack.enter_context(_server(model, flags, cache, core))
+            for mode, flags in modes.items()
+        }
+
+
+@contextmanager
 def _server(model: str, flags: Sequence[str], cache: Path, core: int) -> Iterator[tuple[int, int]]:
     path = model_folder(model, cache)
     command = [sys.executable, "-m", "penstock", "serve", "--model", f"{model}={path}", *flags]
@@ -186,8 +244,9 @@ def _server(model: str, flags: Sequence[str], cache: Path, core: int) -> Iterato
 
 
 def _cpu_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Of all its threads, in the scheduler's nanoseconds."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((each / "schedstat").read_text().split()[0]) for each in tasks) / 1e9
 
 
 def _await_ready(port: int) -> None:

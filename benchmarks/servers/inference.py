@@ -13,7 +13,8 @@ if __name__ == "__main__":
     flags = ["serve", "--model", f"{model.name}={model}", "--runtime_thread_num", "1"]
     flags += ["--batch_infer_size", str(options.batch_size), "--host", "127.0.0.1"]
     flags += ["--port", str(options.http_port), "--grpc_port", str(options.grpc_port)]
-    flags += ["--policy", options.policy]
+    if options.policy is not None:
+        flags += ["--policy", options.policy]
     if options.graph == "ragged":
         flags.append("--pad")
     app(flags)

@@ -29,7 +29,7 @@ class ServerOptions:
     executor: str
     batch_size: int
     window_ms: float | None
-    policy: str
+    policy: str | None
     concurrency: int
     ops: int
     engines: int | None
@@ -48,7 +48,7 @@ class ServerOptions:
             common["batch_size"] = self.batch_size
         if self.window_ms is not None:
             common["auto_batching_timeout"] = self.window_ms
-        if self.policy != "fifo":
+        if self.policy is not None:
             common["policy"] = self.policy
         if self.concurrency != 1:
             common["concurrency"] = self.concurrency
@@ -80,7 +80,7 @@ def server_options() -> ServerOptions:
     parser.add_argument("--executor", choices=["thread", "inline", "process"], default="thread")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--window-ms", type=float, help="how long a request waits for company")
-    parser.add_argument("--policy", choices=["fifo", "learned"], default="fifo")
+    parser.add_argument("--policy", choices=["fifo", "learned"])
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--ops", type=int, default=1, help="ops in a row")
     parser.add_argument("--engines", type=int, help="processes with a graph each; absent: none")
