@@ -65,26 +65,33 @@ def best_of(cost, most, **more):
     return [best.of(waiting) for waiting in range(most + 1)]
 
 
-@given(times=st.lists(st.floats(0.01, 10), min_size=1, max_size=9), waiting=st.integers(1, 9))
-def test_no_sizes_take_less_time(times, waiting):
-    best = BestSizes([inf, *times], slack=0)
-    waiting = min(waiting, len(times))
+@given(
+    terms=COSTS,
+    jump=st.tuples(st.integers(2, 9), st.floats(0, 100)),
+    waiting=st.integers(1, 9),
+)
+def test_no_sizes_take_less_time(terms, jump, waiting):
+    def cost(rows):
+        return terms[0] + terms[1] * rows + (jump[1] if rows >= jump[0] else 0)
+
+    best = BestSizes([inf, *map(cost, range(1, 10))], slack=0)
     least = min(
-        sum(times[end - begin - 1] for begin, end in zip([0, *ends], ends, strict=False))
+        sum(cost(end - begin) for begin, end in zip([0, *ends], ends, strict=False))
         for ends in all_partitions(waiting)
     )
     taken = 0.0
     while waiting:
         size = best.of(waiting)
-        taken += times[size - 1]
+        taken += cost(size)
         waiting -= size
     assert taken <= least * (1 + 1e-9)
 
 
 def test_of_sizes_that_cost_the_same_for_each_request_the_smallest_runs():
     best = best_of(lambda rows: max(8, rows), 32)  # no gain from 8 on
-    # Of 15 or fewer, none would run as cheaply after a batch of 8.
-    assert best == [*range(16), *[8] * 17]
+    # Of 15 or fewer, none would run as cheaply after a batch of 8, nor 9 and 8 of 17 as 17.
+    assert best[:18] == [*range(16), 8, 9]
+    assert (best[24], best[32]) == (8, 8)
     assert best_of(lambda rows: 100 + rows, 32, slack=0) == [*range(33)]
     assert best_of(float, 32) == [0, *[1] * 32]
 
