@@ -325,6 +325,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     _log.setLevel(logging.DEBUG if given.debug else logging.INFO)
     stop = _Stop()
+    sys.unraisablehook = stop.tell_unraisable
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     local = Path(given.local_path)
@@ -368,6 +369,11 @@ class _Stop:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         raise SystemExit(0)
+
+    def tell_unraisable(self, found: "sys.UnraisableHookArgs") -> None:
+        """``sys.unraisablehook``: that it was lost is no fault, so it is not logged."""
+        if not (self.asked and isinstance(found.exc_value, SystemExit)):
+            sys.__unraisablehook__(found)
 
 
 if __name__ == "__main__":

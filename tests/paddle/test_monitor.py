@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -532,17 +532,25 @@ def test_hdfs_without_a_client_says_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_signal_whose_exception_is_lost_ends_it_at_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     looks = []
 
+    class Connection:
+        def __init__(self, action: Callable[[], Any]) -> None:
+            self.action = action
+
+        def __del__(self) -> None:
+            self.action()
+
     def look(self: command.FolderMonitor) -> None:
         looks.append(self)
         assert len(looks) == 1
-        with suppress(SystemExit):  # as within a destructor
-            signal.raise_signal(signal.SIGTERM)
+        Connection(lambda: signal.raise_signal(signal.SIGTERM))  # ends at once
+        Connection(lambda: {}["missing"])
 
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # which is restored
     monkeypatch.setattr(command.FolderMonitor, "look", look)
     remote = ("--type", "local", "--remote_path", str(tmp_path), "--remote_model_name", "uci")
     try:
@@ -551,6 +559,9 @@ def test_a_signal_whose_exception_is_lost_ends_it_at_the_next_step(
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    told = capsys.readouterr().err
+    assert "SystemExit" not in told
+    assert "KeyError" in told
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
