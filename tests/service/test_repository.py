@@ -251,11 +251,11 @@ async def test_an_operators_load_while_a_poll_loads_the_model_tries_again_what_f
         began, may_go_on = list[str](), asyncio.Event()
         load = controller._load
 
-        async def slow(name: str, parameters: Any, *, look: bool) -> None:
+        async def slow(name: str, parameters: Any, *, look: bool, forgiven: Any) -> None:
             if not look:
                 began.append(name)
                 await may_go_on.wait()
-            await load(name, parameters, look=look)
+            await load(name, parameters, look=look, forgiven=forgiven)
 
         controller._load = slow  # type: ignore[method-assign]
         await until(lambda: began)

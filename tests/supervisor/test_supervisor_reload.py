@@ -70,12 +70,18 @@ def reloaded(folder: Path, script: str = "") -> Supervised:
     return service
 
 
+def await_end_of_reload(service: Supervised) -> None:
+    """Before that the supervisor may not know yet what its template has forked."""
+    until(lambda: "the changed program serves" in service.errors.read_text(), "the reload is over")
+
+
 def test_what_else_happens_is_handled_while_the_template_does_not_answer(tmp_path: Path) -> None:
     with reloaded(tmp_path, "template.LONGEST_ANSWER = 3600.0") as service:
         made = service.pid("template")
         engines = all_serve(service, 2)
         os.kill(engines[0], signal.SIGUSR1)
         worker = service.pid("spawned")
+        await_end_of_reload(service)
         os.kill(made, signal.SIGSTOP)
         os.kill(engines[1], signal.SIGKILL)  # its successor has to wait
         until(lambda: "died: killed by SIGKILL" in service.errors.read_text(), "it is seen")
@@ -93,6 +99,7 @@ def test_a_stop_ends_a_process_whose_start_is_reported_later(tmp_path: Path) -> 
     with reloaded(tmp_path, "template.LONGEST_ANSWER = 3600.0") as service:
         made = service.pid("template")
         engines = all_serve(service, 2)
+        await_end_of_reload(service)
         os.kill(made, signal.SIGSTOP)
         os.kill(engines[1], signal.SIGKILL)
         until(lambda: "died: killed by SIGKILL" in service.errors.read_text(), "it is seen")
@@ -159,8 +166,7 @@ def lost(service: Supervised, broken: Path | None = None) -> dict[int, int]:
     """Kills its template, after breaking its program; returns its engines."""
     made = service.pid("template")
     engines = all_serve(service, 2)
-    # Before that the supervisor may not know yet what its template has forked.
-    until(lambda: "the changed program serves" in service.errors.read_text(), "the reload is over")
+    await_end_of_reload(service)
     if broken is not None:
         broken.touch()
     os.kill(made, signal.SIGKILL)
